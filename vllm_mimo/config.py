@@ -1,0 +1,190 @@
+"""The plugin's configuration: one frozen object, read once from vLLM's command line and the
+environment.
+
+Two sources, both optional: ``--additional-config '{"mimo": {...}}'`` of vLLM, and the variable
+``VLLM_MIMO_CONFIG``, which holds the inner JSON object itself or the path of a file with it. Where
+both name a key, vLLM's command line wins. To add a key, add a field to ``MimoConfig``: its
+annotation is what is checked, its help is what ``docs/configuration.md`` shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+ENV_VAR = "VLLM_MIMO_CONFIG"
+"""Name of the environment variable: inline JSON object, or path of a JSON file."""
+
+SECTION = "mimo"
+"""Key of ``--additional-config`` under which the plugin's keys stand."""
+
+FROM_ENV = ENV_VAR
+FROM_ARGS = f"--additional-config {SECTION}"
+FROM_DEFAULT = "default"
+
+
+class MimoConfigError(ValueError):
+    """A key that does not exist, a value of the wrong type, or a source that cannot be read."""
+
+
+def option(default: Any, help: str) -> Any:
+    """A field of ``MimoConfig``: its default and the sentence that documents it."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class MimoConfig:
+    """Everything a user can set. Fields may be bool, int, float, str, ``Literal`` of strings, or
+    any of these ``| None``; ``__post_init__`` checks values against the annotations and raises
+    MimoConfigError.
+    """
+
+    enabled: bool = option(
+        True, "All of the plugin's behaviour on MiMo checkpoints; off leaves vLLM as it is."
+    )
+    api_defaults: bool = option(
+        True,
+        "Fill in the tool-call and reasoning parser flags of `vllm serve` for MiMo checkpoints.",
+    )
+    strict_checkpoint: bool = option(
+        True, "Refuse checkpoints with missing, extra or misshapen tensors."
+    )
+    fp8_on_cpu: Literal["auto", "dequantize", "native"] = option(
+        "auto", "How block-FP8 linear weights run on a CPU."
+    )
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not _matches(value, hints[field.name]):
+                raise MimoConfigError(
+                    f"{SECTION} config: {field.name!r} must be {describe_type(hints[field.name])}, "
+                    f"got {value!r} ({type(value).__name__})"
+                )
+
+
+def from_sources(
+    additional_config: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> MimoConfig:
+    """The config in force.
+
+    ``additional_config`` is vLLM's whole ``--additional-config`` object (other plugins' sections
+    are ignored). Raises MimoConfigError, whose message names the source, the key and what is valid.
+    """
+    values: dict[str, Any] = {}
+    for source, layer in _layers(additional_config, environ):
+        try:
+            _refuse_unknown(layer)
+            MimoConfig(**layer)  # here too, so that the message names the source
+        except MimoConfigError as error:
+            raise MimoConfigError(f"{error} [from {source}]") from None
+        values |= layer
+    return MimoConfig(**values)
+
+
+def from_vllm_config(vllm_config: Any, environ: Mapping[str, str] = os.environ) -> MimoConfig:
+    """The config in force for a ``vllm.config.VllmConfig``; raises as ``from_sources`` does."""
+    additional = getattr(vllm_config, "additional_config", None)
+    # Platforms may put an object of their own there; only a mapping can hold our section.
+    return from_sources(additional if isinstance(additional, Mapping) else None, environ)
+
+
+def provenance(
+    additional_config: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """Which source each key's value comes from (``FROM_DEFAULT``, ``FROM_ENV``, ``FROM_ARGS``)."""
+    found = {field.name: FROM_DEFAULT for field in dataclasses.fields(MimoConfig)}
+    for source, layer in _layers(additional_config, environ):
+        found |= dict.fromkeys(layer, source)
+    return found
+
+
+def describe_type(hint: Any) -> str:
+    """A type annotation in words: ``true or false``, ``one of "auto", "native"``, ..."""
+    names = {
+        bool: "true or false",
+        int: "an integer",
+        float: "a number",
+        str: "a string",
+        type(None): "null",
+    }
+    if hint in names:
+        return names[hint]
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(json.dumps(choice) for choice in arguments)
+    return " or ".join(describe_type(argument) for argument in arguments)
+
+
+def _matches(value: Any, hint: Any) -> bool:
+    """Whether ``value`` is of type ``hint``; JSON's types, so ``true`` is no integer."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_matches(value, argument) for argument in typing.get_args(hint))
+    if origin is Literal:
+        return any(value == c and type(value) is type(c) for c in typing.get_args(hint))
+    if hint is float:
+        return type(value) in (int, float)
+    return type(value) is hint
+
+
+def _layers(
+    additional_config: Mapping[str, Any] | None, environ: Mapping[str, str]
+) -> list[tuple[str, dict[str, Any]]]:
+    """(source, keys) of the sources that are present, weakest first."""
+    layers = []
+    text = environ.get(ENV_VAR, "").strip()
+    if text:
+        layers.append((FROM_ENV, _parse_env(text)))
+    section = (additional_config or {}).get(SECTION)
+    if section is not None:
+        if not isinstance(section, Mapping):
+            raise MimoConfigError(
+                f"{FROM_ARGS}: must be a JSON object, got {section!r} ({type(section).__name__})"
+            )
+        layers.append((FROM_ARGS, dict(section)))
+    return layers
+
+
+def _parse_env(text: str) -> dict[str, Any]:
+    """The object that the variable holds or points to."""
+    where = ENV_VAR
+    if not text.startswith("{"):
+        where = f"{ENV_VAR} (file {text})"
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            raise MimoConfigError(
+                f"{where}: neither a JSON object nor a readable file: {error}"
+            ) from None
+    try:
+        parsed = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise MimoConfigError(f"{where}: not valid JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise MimoConfigError(f"{where}: must be a JSON object, got {type(parsed).__name__}")
+    return parsed
+
+
+def _refuse_unknown(layer: Mapping[str, Any]) -> None:
+    """Raise MimoConfigError for the first key that is no field, with the nearest one."""
+    valid = [field.name for field in dataclasses.fields(MimoConfig)]
+    for key in layer:
+        if key in valid:
+            continue
+        near = difflib.get_close_matches(str(key), valid, n=1, cutoff=0.5)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise MimoConfigError(
+            f"{SECTION} config: unknown key {key!r}{hint}; valid keys: {', '.join(valid)}"
+        )

@@ -1,0 +1,15 @@
+"""The table: every class, function, signature, attribute and registry of vLLM that we rely on.
+
+One module for each part of vLLM. Parameters are the ones we pass; list all that vLLM requires.
+"""
+
+from __future__ import annotations
+
+from vllm_mimo.contract.table.api import API_ENTRIES
+from vllm_mimo.contract.table.attention import ATTENTION_ENTRIES
+from vllm_mimo.contract.table.engine import ENGINE_ENTRIES
+from vllm_mimo.contract.table.layers import LAYER_ENTRIES
+from vllm_mimo.contract.table.models import MODEL_ENTRIES
+
+ENTRIES = (*MODEL_ENTRIES, *LAYER_ENTRIES, *ATTENTION_ENTRIES, *ENGINE_ENTRIES, *API_ENTRIES)
+"""Everything, in the order in which it is checked."""
