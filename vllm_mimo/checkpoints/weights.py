@@ -1,0 +1,166 @@
+"""Checking and reshaping a stream of checkpoint tensors on its way into the model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TypeVar
+
+import torch
+
+from vllm_mimo.checkpoints import qkv
+from vllm_mimo.checkpoints.fp8 import dequantize, scale_rows
+from vllm_mimo.checkpoints.geometry import AttentionGeometry, TextGeometry
+from vllm_mimo.checkpoints.schema import TOWER_PREFIXES, TensorSpec
+
+Weights = Iterable[tuple[str, torch.Tensor]]
+Value = TypeVar("Value")
+
+_SHOWN = 5
+"""Names that one error lists before it counts the rest."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is not what its config says; the message names the tensor or the file."""
+
+
+def check_tensor(name: str, shape: Collection[int], specs: dict[str, TensorSpec]) -> None:
+    """Raise CheckpointError when `name` is unknown or `shape` is not one of its shapes."""
+    if name.startswith(TOWER_PREFIXES):
+        return
+    spec = specs.get(name)
+    if spec is None:
+        near = difflib.get_close_matches(name, specs, n=1, cutoff=0.6)
+        hint = f"; nearest known: '{near[0]}'" if near else ""
+        raise CheckpointError(
+            f"extra tensor '{name}' in the checkpoint: config.json has no place for it{hint}"
+        )
+    if tuple(shape) not in spec.shapes:
+        expected = " or ".join(str(list(s)) for s in spec.shapes)
+        raise CheckpointError(f"tensor '{name}' has shape {list(shape)}, expected {expected}")
+
+
+def check_missing(seen: Collection[str], specs: dict[str, TensorSpec]) -> None:
+    """Raise CheckpointError naming tensors of `specs` that are not in `seen`.
+
+    A checkpoint without any MTP tensor is complete; one with a part of them is not.
+    """
+    no_mtp = not any(specs[name].mtp for name in seen if name in specs)
+    missing = [s.name for s in specs.values() if s.name not in seen and not (s.mtp and no_mtp)]
+    if missing:
+        raise CheckpointError(f"checkpoint lacks {len(missing)} tensor(s): {summarize(missing)}")
+
+
+def summarize(names: list[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"'{n}'" for n in names[:_SHOWN]) + more
+
+
+def checked(weights: Weights, specs: dict[str, TensorSpec], complete: bool) -> Weights:
+    """Pass `weights` on, raising CheckpointError at a tensor that is extra or misshapen.
+
+    Args:
+        weights: (name, tensor) pairs.
+        specs: what the checkpoint may hold, by name.
+        complete: also raise at the end when a tensor was missing.
+    """
+    seen = set()
+    for name, tensor in weights:
+        check_tensor(name, tensor.shape, specs)
+        seen.add(name)
+        yield name, tensor
+    if complete:
+        check_missing(seen, specs)
+
+
+class Pairs:
+    """Joins each FP8 weight with its scale, in whichever order they come.
+
+    Args:
+        takes: tells of a module name (without `.weight`) whether its tensors are collected here.
+    """
+
+    def __init__(self, takes: Callable[[str], bool]) -> None:
+        self.takes = takes
+        self.waiting: dict[str, dict[str, torch.Tensor]] = {}
+
+    def offer(
+        self, name: str, tensor: torch.Tensor
+    ) -> bool | tuple[str, torch.Tensor, torch.Tensor]:
+        """False: not ours. True: kept until its partner comes. Else (module, weight, scale)."""
+        module, _, kind = name.rpartition(".")
+        quantized = kind == "weight_scale_inv" or tensor.dtype == torch.float8_e4m3fn
+        if kind not in ("weight", "weight_scale_inv") or not quantized or not self.takes(module):
+            return False
+        entry = self.waiting.setdefault(module, {})
+        entry[kind] = tensor
+        if len(entry) < 2:
+            return True
+        del self.waiting[module]
+        return module, entry["weight"], entry["weight_scale_inv"]
+
+    def check_empty(self) -> None:
+        """Raise CheckpointError when a weight came without its scale, or a scale alone."""
+        if self.waiting:
+            raise CheckpointError(
+                "FP8 weight and scale must come together; incomplete: "
+                + summarize(sorted(self.waiting))
+            )
+
+
+def dequantized(
+    weights: Weights, geometry: TextGeometry, dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Replace every block-FP8 weight and its scale by one weight of `dtype`."""
+    assert geometry.fp8_block is not None
+    pairs = Pairs(lambda module: True)
+    for name, tensor in weights:
+        joined = pairs.offer(name, tensor)
+        if joined is True:
+            continue
+        if joined is False:
+            yield name, tensor
+            continue
+        module, weight, scale = joined
+        chunks = geometry.qkv_chunks if module.endswith("qkv_proj") else 1
+        tiles = scale_tiles(weight, scale, geometry.fp8_block[0], chunks)
+        yield f"{module}.weight", dequantize(weight, scale, geometry.fp8_block, tiles).to(dtype)
+    pairs.check_empty()
+
+
+def scale_tiles(weight: torch.Tensor, scale: torch.Tensor, block: int, chunks: int) -> int:
+    """Tiles of a weight's scale grid: `chunks`, or 1 where the grid runs across them.
+
+    Raises CheckpointError when the scale has the rows of neither.
+    """
+    rows = weight.shape[0]
+    for tiles in (chunks, 1):
+        if rows % tiles == 0 and scale.shape[0] == scale_rows(rows, block, tiles):
+            return tiles
+    raise CheckpointError(
+        f"FP8 scale has {scale.shape[0]} rows for a weight of {rows}: neither one grid of "
+        f"{scale_rows(rows, block)} nor {chunks} chunks"
+    )
+
+
+def attention_of(name: str, geometry: TextGeometry) -> AttentionGeometry | None:
+    """Geometry of the layer that a tensor belongs to, None outside decoder and MTP layers.
+
+    `name` may or may not begin with `model.`.
+    """
+    parts = name.removeprefix("model.").split(".")
+    if parts[0] == "mtp":
+        return geometry.swa
+    return geometry.attention(int(parts[1])) if parts[0] == "layers" else None
+
+
+def unfused(weights: Weights, geometry: TextGeometry) -> Iterator[tuple[str, torch.Tensor]]:
+    """Split unquantised fused projections into `q_proj`, `k_proj` and `v_proj`."""
+    for name, tensor in weights:
+        geo = attention_of(name, geometry) if ".qkv_proj." in name else None
+        if geo is None:
+            yield name, tensor
+            continue
+        for part, rows in zip("qkv", qkv.split(tensor, geo, geometry.qkv_chunks), strict=True):
+            yield name.replace("qkv_proj", f"{part}_proj"), rows

@@ -1,0 +1,1 @@
+"""Small MiMo checkpoints: random ones in every real layout, and the pieces that train one."""
