@@ -1,0 +1,1 @@
+"""Attention layers with K and V heads of different width, per platform."""

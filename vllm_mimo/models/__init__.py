@@ -1,0 +1,1 @@
+"""MiMo-V2's model classes for vLLM, built on vLLM's own."""

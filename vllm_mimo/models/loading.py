@@ -1,0 +1,95 @@
+"""From a checkpoint's tensors to this rank's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import nn
+from vllm.model_executor.models.utils import is_pp_missing_parameter
+
+from vllm_mimo.checkpoints.geometry import TextGeometry
+from vllm_mimo.checkpoints.schema import ignored_modules, text_tensors
+from vllm_mimo.checkpoints.weights import (
+    CheckpointError,
+    Pairs,
+    Weights,
+    checked,
+    dequantized,
+    unfused,
+)
+from vllm_mimo.models.projection import BlockFP8QKV
+
+_QKV_PARTS = ("qkv_proj", "q_proj", "k_proj", "v_proj")
+
+
+def load_text_weights(
+    model: nn.Module,
+    weights: Weights,
+    load_rest: Callable[[Iterable[tuple[str, torch.Tensor]]], set[str]],
+) -> set[str]:
+    """Load weights named as in the checkpoint, without the leading `model.`.
+
+    Args:
+        model: the model loop, with `geometry`, `quant_config` and its layers.
+        weights: (name, tensor) pairs of any layout.
+        load_rest: vLLM's own loading, for what needs no special care here.
+
+    Returns:
+        Names of the parameters that were loaded.
+    """
+    geometry: TextGeometry = model.geometry
+    # MTP layers belong to the draft model, which loads them itself.
+    weights = ((name, tensor) for name, tensor in weights if not name.startswith("mtp."))
+    if geometry.fp8_block is not None and model.quant_config is None:
+        weights = dequantized(weights, geometry, torch.get_default_dtype())
+    loaded: set[str] = set()
+    rest = unfused(_without_fp8_qkv(model, weights, loaded), geometry)
+    return load_rest(rest) | loaded
+
+
+def _without_fp8_qkv(
+    model: nn.Module, weights: Weights, loaded: set[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Load block-FP8 QKV projections on the way, and pass everything else on."""
+
+    def takes(module: str) -> bool:
+        return module.startswith("layers.") and module.rpartition(".")[2] in _QKV_PARTS
+
+    # A pair can straddle two calls: vLLM hands weights over in groups of neighbours.
+    pairs: Pairs = model.__dict__.setdefault("_fp8_pairs", Pairs(takes))
+    for name, tensor in weights:
+        joined = pairs.offer(name, tensor)
+        if joined is True:
+            continue
+        if joined is False:
+            yield name, tensor
+            continue
+        module, weight, scale = joined
+        parent, _, part = module.rpartition(".")
+        target = f"{parent}.qkv_proj"
+        if is_pp_missing_parameter(f"{target}.weight", model):
+            continue
+        projection = model.get_submodule(target)
+        if not isinstance(projection, BlockFP8QKV):
+            raise CheckpointError(
+                f"tensor 'model.{name}' is in FP8, but config.json has no block-FP8 "
+                "quantization_config"
+            )
+        if projection.load(part, weight, scale):
+            loaded |= {f"{target}.weight", f"{target}.weight_scale_inv"}
+
+
+def checked_against_config(weights: Weights, config: object, complete: bool) -> Weights:
+    """Refuse tensors that a text checkpoint with this config cannot hold.
+
+    Quantisations other than block FP8 rename tensors, so they are passed on unchecked.
+    """
+    section = dict(getattr(config, "quantization_config", None) or {})
+    geometry = TextGeometry.from_config(config)
+    if section and geometry.fp8_block is None:
+        return weights
+    specs = {
+        s.name: s for s in text_tensors(geometry, ignored_modules({"quantization_config": section}))
+    }
+    return checked(weights, specs, complete)
