@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tests.paths import real_config
 from vllm_mimo.checkpoints.geometry import GeometryError, TextGeometry
-from vllm_mimo.checkpoints.schema import ignored_modules, text_tensors
+from vllm_mimo.checkpoints.schema import ignored_modules, is_described, text_tensors
 from vllm_mimo.checkpoints.verify import verify_folder, weight_files
 from vllm_mimo.tiny.checkpoints import write_random
 from vllm_mimo.tiny.shapes import LAYOUTS
@@ -22,6 +22,14 @@ REAL = {
     "MiMo-V2.5": (72_622, 309_785_318_400),
     "MiMo-V2.5-Pro": (159_581, 1_023_244_718_976),
 }
+
+
+def test_only_quantisations_with_known_tensors_are_described():
+    section = real_config("MiMo-V2.5")["quantization_config"]
+    assert is_described({"quantization_config": section})
+    assert is_described({"quantization_config": None})
+    for other in ({"store_dtype": "mxfp4"}, {"quant_method": "awq"}, {"weight_block_size": None}):
+        assert not is_described({"quantization_config": {**section, **other}})
 
 
 @pytest.mark.parametrize("name", REAL)

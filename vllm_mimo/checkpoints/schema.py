@@ -46,6 +46,16 @@ def ignored_modules(config: Any) -> frozenset[str]:
     return frozenset((config.get("quantization_config") or {}).get("ignored_layers") or ())
 
 
+def is_described(config: Any) -> bool:
+    """Whether this schema knows the quantisation of a config.json dict: none, or block FP8.
+
+    Others (MXFP4 experts, say) store other tensors under other names.
+    """
+    section = config.get("quantization_config") or {}
+    block_fp8 = section.get("quant_method") == "fp8" and bool(section.get("weight_block_size"))
+    return not section or (block_fp8 and section.get("store_dtype", "fp8") == "fp8")
+
+
 def text_tensors(geometry: TextGeometry, ignored: Collection[str] = ()) -> Iterator[TensorSpec]:
     """Every tensor of the text model and its MTP layers, in layer order.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_mimo.checkpoints.geometry import TextGeometry
-from vllm_mimo.checkpoints.schema import TensorSpec, ignored_modules, text_tensors
+from vllm_mimo.checkpoints.schema import TensorSpec, ignored_modules, is_described, text_tensors
 from vllm_mimo.checkpoints.weights import CheckpointError, check_missing, check_tensor
 
 _LARGEST_HEADER = 100_000_000
@@ -68,8 +68,8 @@ def verify_folder(folder: Path) -> int:
     """Check that a local checkpoint holds what its config asks for, no more and no less.
 
     Returns:
-        The number of tensors. Quantisations other than block FP8 rename tensors: for them only the
-        files' lengths are checked.
+        The number of tensors. Where the schema does not describe the quantisation, only the files'
+        lengths are checked.
 
     Raises CheckpointError naming the file or tensor, GeometryError naming a config field.
     """
@@ -77,7 +77,7 @@ def verify_folder(folder: Path) -> int:
     headers = [read_header(path) for path in weight_files(folder)]
     count = sum(len(header) for header in headers)
     geometry = TextGeometry.from_config(config)
-    if config.get("quantization_config") and geometry.fp8_block is None:
+    if not is_described(config):
         return count
     specs = {s.name: s for s in text_tensors(geometry, ignored_modules(config))}
     _check(headers, specs)

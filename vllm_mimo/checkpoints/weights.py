@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TypeVar
+from typing import NamedTuple
 
 import torch
 
@@ -14,7 +14,6 @@ from vllm_mimo.checkpoints.geometry import AttentionGeometry, TextGeometry
 from vllm_mimo.checkpoints.schema import TOWER_PREFIXES, TensorSpec
 
 Weights = Iterable[tuple[str, torch.Tensor]]
-Value = TypeVar("Value")
 
 _SHOWN = 5
 """Names that one error lists before it counts the rest."""
@@ -74,31 +73,40 @@ def checked(weights: Weights, specs: dict[str, TensorSpec], complete: bool) -> W
         check_missing(seen, specs)
 
 
+class FP8Weight(NamedTuple):
+    """A block-FP8 weight together with its scales."""
+
+    module: str
+    """Name without `.weight`."""
+    weight: torch.Tensor
+    scale: torch.Tensor
+
+
 class Pairs:
-    """Joins each FP8 weight with its scale, in whichever order they come.
+    """Joins FP8 weights with their scales, in whichever order they come.
 
     Args:
-        takes: tells of a module name (without `.weight`) whether its tensors are collected here.
+        takes: tells of a module's name whether its tensors are joined or passed on one by one.
     """
 
-    def __init__(self, takes: Callable[[str], bool]) -> None:
+    def __init__(self, takes: Callable[[str], bool] = lambda module: True) -> None:
         self.takes = takes
         self.waiting: dict[str, dict[str, torch.Tensor]] = {}
+        """Halves whose partner has not come yet; what is left in the end is an error."""
 
-    def offer(
-        self, name: str, tensor: torch.Tensor
-    ) -> bool | tuple[str, torch.Tensor, torch.Tensor]:
-        """False: not ours. True: kept until its partner comes. Else (module, weight, scale)."""
-        module, _, kind = name.rpartition(".")
-        quantized = kind == "weight_scale_inv" or tensor.dtype == torch.float8_e4m3fn
-        if kind not in ("weight", "weight_scale_inv") or not quantized or not self.takes(module):
-            return False
-        entry = self.waiting.setdefault(module, {})
-        entry[kind] = tensor
-        if len(entry) < 2:
-            return True
-        del self.waiting[module]
-        return module, entry["weight"], entry["weight_scale_inv"]
+    def join(self, weights: Weights) -> Iterator[tuple[str, torch.Tensor] | FP8Weight]:
+        """Pass tensors on, FP8 ones as soon as both halves are there."""
+        for name, tensor in weights:
+            module, _, kind = name.rpartition(".")
+            quantized = kind == "weight_scale_inv" or tensor.dtype == torch.float8_e4m3fn
+            if kind not in ("weight", "weight_scale_inv") or not (quantized and self.takes(module)):
+                yield name, tensor
+                continue
+            entry = self.waiting.setdefault(module, {})
+            entry[kind] = tensor
+            if len(entry) == 2:
+                del self.waiting[module]
+                yield FP8Weight(module, entry["weight"], entry["weight_scale_inv"])
 
     def check_empty(self) -> None:
         """Raise CheckpointError when a weight came without its scale, or a scale alone."""
@@ -114,15 +122,12 @@ def dequantized(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Replace every block-FP8 weight and its scale by one weight of `dtype`."""
     assert geometry.fp8_block is not None
-    pairs = Pairs(lambda module: True)
-    for name, tensor in weights:
-        joined = pairs.offer(name, tensor)
-        if joined is True:
+    pairs = Pairs()
+    for item in pairs.join(weights):
+        if not isinstance(item, FP8Weight):
+            yield item
             continue
-        if joined is False:
-            yield name, tensor
-            continue
-        module, weight, scale = joined
+        module, weight, scale = item
         chunks = geometry.qkv_chunks if module.endswith("qkv_proj") else 1
         tiles = scale_tiles(weight, scale, geometry.fp8_block[0], chunks)
         yield f"{module}.weight", dequantize(weight, scale, geometry.fp8_block, tiles).to(dtype)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
 
 from vllm_mimo.checkpoints.geometry import ARCHITECTURES
+from vllm_mimo.checkpoints.schema import is_described
 from vllm_mimo.config import MimoConfig, from_vllm_config
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ def choose_fp8_on_cpu(vllm_config: VllmConfig, config: MimoConfig) -> None:
     from vllm.platforms import current_platform
 
     model = vllm_config.model_config
-    section = getattr(model.hf_config, "quantization_config", None) or {}
-    if not current_platform.is_cpu() or not dict(section).get("weight_block_size"):
+    section = {"quantization_config": getattr(model.hf_config, "quantization_config", None)}
+    if not current_platform.is_cpu() or not section["quantization_config"]:
+        return
+    if not is_described(section):
         return
     has_amx = torch.cpu._is_amx_tile_supported()
     native = config.fp8_on_cpu == "native" or (

@@ -9,9 +9,10 @@ from torch import nn
 from vllm.model_executor.models.utils import is_pp_missing_parameter
 
 from vllm_mimo.checkpoints.geometry import TextGeometry
-from vllm_mimo.checkpoints.schema import ignored_modules, text_tensors
+from vllm_mimo.checkpoints.schema import ignored_modules, is_described, text_tensors
 from vllm_mimo.checkpoints.weights import (
     CheckpointError,
+    FP8Weight,
     Pairs,
     Weights,
     checked,
@@ -58,14 +59,11 @@ def _without_fp8_qkv(
 
     # A pair can straddle two calls: vLLM hands weights over in groups of neighbours.
     pairs: Pairs = model.__dict__.setdefault("_fp8_pairs", Pairs(takes))
-    for name, tensor in weights:
-        joined = pairs.offer(name, tensor)
-        if joined is True:
+    for item in pairs.join(weights):
+        if not isinstance(item, FP8Weight):
+            yield item
             continue
-        if joined is False:
-            yield name, tensor
-            continue
-        module, weight, scale = joined
+        module, weight, scale = item
         parent, _, part = module.rpartition(".")
         target = f"{parent}.qkv_proj"
         if is_pp_missing_parameter(f"{target}.weight", model):
@@ -73,8 +71,7 @@ def _without_fp8_qkv(
         projection = model.get_submodule(target)
         if not isinstance(projection, BlockFP8QKV):
             raise CheckpointError(
-                f"tensor 'model.{name}' is in FP8, but config.json has no block-FP8 "
-                "quantization_config"
+                f"'model.{module}' is in FP8, but config.json has no block-FP8 quantization_config"
             )
         if projection.load(part, weight, scale):
             loaded |= {f"{target}.weight", f"{target}.weight_scale_inv"}
@@ -83,13 +80,10 @@ def _without_fp8_qkv(
 def checked_against_config(weights: Weights, config: object, complete: bool) -> Weights:
     """Refuse tensors that a text checkpoint with this config cannot hold.
 
-    Quantisations other than block FP8 rename tensors, so they are passed on unchecked.
+    Quantisations that the schema does not describe are passed on unchecked.
     """
-    section = dict(getattr(config, "quantization_config", None) or {})
-    geometry = TextGeometry.from_config(config)
-    if section and geometry.fp8_block is None:
+    section = {"quantization_config": getattr(config, "quantization_config", None)}
+    if not is_described(section):
         return weights
-    specs = {
-        s.name: s for s in text_tensors(geometry, ignored_modules({"quantization_config": section}))
-    }
-    return checked(weights, specs, complete)
+    tensors = text_tensors(TextGeometry.from_config(config), ignored_modules(section))
+    return checked(weights, {spec.name: spec for spec in tensors}, complete)

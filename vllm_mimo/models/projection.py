@@ -8,7 +8,11 @@ from vllm.distributed import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
 )
-from vllm.model_executor.layers.linear import QKVParallelLinear, ReplicatedLinear
+from vllm.model_executor.layers.linear import (
+    QKVParallelLinear,
+    ReplicatedLinear,
+    UnquantizedLinearMethod,
+)
 from vllm.model_executor.layers.quantization import QuantizationConfig
 
 from vllm_mimo.checkpoints import qkv
@@ -125,6 +129,13 @@ class PlainQKV(QKVParallelLinear):
         return q, k, v
 
 
+def _is_left_out(quant_config: QuantizationConfig | None, prefix: str) -> bool:
+    """Whether the config stores this projection unquantised among quantised ones."""
+    assert quant_config is not None
+    probe = ReplicatedLinear(1, 1, bias=False)
+    return isinstance(quant_config.get_quant_method(probe, prefix), UnquantizedLinearMethod)
+
+
 def make_qkv(
     hidden_size: int,
     geometry: AttentionGeometry,
@@ -134,7 +145,7 @@ def make_qkv(
     prefix: str,
 ) -> nn.Module:
     """The projection that fits the checkpoint. `chunks` is None for split checkpoints."""
-    if block_size(quant_config) is None:
+    if block_size(quant_config) is None or _is_left_out(quant_config, prefix):
         return PlainQKV(hidden_size, geometry, bias, quant_config, prefix)
     if bias:
         raise CheckpointError("block-FP8 qkv projections with a bias are not supported")
