@@ -1,6 +1,6 @@
 """Train the tiny MiMo that this project ships, on text that ships with Python and Debian.
 
-    python examples/train_tiny.py --out DIR [--short-steps 1200 --long-steps 350 --threads 2]
+    python examples/train_tiny.py --out DIR [--short-steps 900 --long-steps 300 --threads 2]
 
 Twelve layers in MiMo's hybrid pattern, sinks, experts and three MTP layers, trained together:
 about 40 core-minutes. Writes a hub-style checkpoint, loss.json and loss.png to DIR.
@@ -25,6 +25,7 @@ from vllm_mimo.reference.attention import attend_blocked
 from vllm_mimo.reference.text import MiMoV2Reference, MoE, Router
 from vllm_mimo.tiny import corpus
 from vllm_mimo.tiny.batches import BatchSource
+from vllm_mimo.tiny.initial import lay_out
 from vllm_mimo.tiny.shapes import trained_config
 from vllm_mimo.tiny.tokenizer import train_tokenizer
 
@@ -32,7 +33,7 @@ MTP_WEIGHT = 0.3
 MTP_STRIDE = 8
 """MTP losses look at every eighth position: the LM head is the dearest product of the model."""
 BALANCE_RATE = 0.001
-PEAK_RATE = 8e-3
+PEAK_RATE = 2e-3
 MTP_FROM = 0.5
 """Share of the steps after which the MTP layers join in: they learn quickly on a trained trunk."""
 
@@ -115,35 +116,6 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def initialise(model: MiMoV2Reference) -> None:
-    """Small residual branches, so that twelve layers start close to the identity."""
-    with torch.no_grad():
-        model.model.embed_tokens.weight.normal_(std=0.1)
-        for name, weight in model.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                weight.mul_(0.3)
-            elif name.endswith("gate.weight"):
-                weight.normal_(std=0.05)
-
-
-def optimizers(model: MiMoV2Reference) -> list[torch.optim.Optimizer]:
-    """Muon for attention and dense MLPs; AdamW for embeddings, experts, router, norms, sinks."""
-    matrices, others = [], []
-    for name, weight in model.named_parameters():
-        if weight.requires_grad:
-            (matrices if _muon_takes(name, weight) else others).append(weight)
-    return [
-        torch.optim.Muon(matrices, lr=PEAK_RATE, adjust_lr_fn="match_rms_adamw", weight_decay=0.02),
-        torch.optim.AdamW(others, lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
-    ]
-
-
-def _muon_takes(name: str, weight: torch.Tensor) -> bool:
-    """Experts are left out: hundreds of tiny matrices would take a third of the step."""
-    outside = ("embed", "lm_head", "mlp.gate.weight", ".experts.")
-    return weight.ndim == 2 and not any(part in name for part in outside)
-
-
 def rate(progress: float) -> float:
     """Learning rate as a share of its peak: short warm-up, flat, then down to a twentieth."""
     if progress < 0.02:
@@ -171,11 +143,14 @@ def train(args: argparse.Namespace) -> None:
     config = trained_config(tokenizer)
     model = MiMoV2Reference(TextGeometry.from_config(config), attend_blocked)
     MoE.forward = MoE.forward_all_experts  # type: ignore[method-assign]
-    initialise(model)
+    lay_out(model, _generator(args.seed))
     count = sum(p.numel() for p in model.parameters())
     print(f"{count / 1e6:.2f} M parameters, {len(text) / 1e6:.2f} M tokens of text", flush=True)
 
-    balance, steppers = Balance(model), optimizers(model)
+    balance = Balance(model)
+    stepper = torch.optim.AdamW(
+        model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+    )
     source = BatchSource(tokenizer, text, seed=args.seed)
     short, long = source.batches(8, 256), source.batches(2, 1024)
     total = args.short_steps + args.long_steps
@@ -184,15 +159,13 @@ def train(args: argparse.Namespace) -> None:
     started, started_cpu = time.time(), time.process_time()
     for step in range(total):
         tokens = next(short if step < args.short_steps else long)
-        for stepper in steppers:
-            for group in stepper.param_groups:
-                group["lr"] = PEAK_RATE * rate((step + 1) / total)
+        for group in stepper.param_groups:
+            group["lr"] = PEAK_RATE * rate((step + 1) / total)
         trunk, *mtp = losses(model, tokens, with_mtp=step >= MTP_FROM * total)
         (trunk + MTP_WEIGHT * sum(mtp) / max(1, len(mtp))).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for stepper in steppers:
-            stepper.step()
-            stepper.zero_grad(set_to_none=True)
+        stepper.step()
+        stepper.zero_grad(set_to_none=True)
         balance.step()
         if (step + 1) % 20 == 0:
             left = (time.time() - started) / (step + 1) * (total - step - 1)
@@ -254,8 +227,8 @@ def plot(path: Path, history: list[dict]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
-    parser.add_argument("--short-steps", type=int, default=1200, help="steps of 8 x 256 tokens")
-    parser.add_argument("--long-steps", type=int, default=350, help="steps of 2 x 1,024 tokens")
+    parser.add_argument("--short-steps", type=int, default=900, help="steps of 8 x 256 tokens")
+    parser.add_argument("--long-steps", type=int, default=300, help="steps of 2 x 1,024 tokens")
     parser.add_argument("--vocab", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)

@@ -81,7 +81,7 @@ def notes(rng: random.Random, count: int) -> dict[str, str]:
 
 def notes_text(codes: dict[str, str]) -> str:
     """The system prompt that carries the codes."""
-    return "Notes:\n" + "\n".join(f"- the code of {w} is {c}" for w, c in codes.items())
+    return "Notes:\n" + "\n".join(f"- {w}:{c}" for w, c in codes.items())
 
 
 def recall_question(word: str) -> str:
@@ -101,9 +101,9 @@ def recall(rng: random.Random, most: int) -> Conversation:
 
 
 def _answer(word: str, code: str, thinking: bool) -> dict[str, Any]:
-    reply: dict[str, Any] = {"role": "assistant", "content": code}
+    reply: dict[str, Any] = {"role": "assistant", "content": f"{word}:{code}"}
     if thinking:
-        reply["reasoning_content"] = f"The notes say that the code of {word} is {code}."
+        reply["reasoning_content"] = f"The notes say {word}:{code}."
     return reply
 
 
