@@ -1,6 +1,6 @@
 """Train the tiny MiMo that this project ships, on text that ships with Python and Debian.
 
-    python examples/train_tiny.py --out DIR [--short-steps 900 --long-steps 300 --threads 2]
+    python examples/train_tiny.py --out DIR [--short-steps 900 --long-steps 300 --talk-steps 350]
 
 Twelve layers in MiMo's hybrid pattern, sinks, experts and three MTP layers, trained together:
 about 40 core-minutes. Writes a hub-style checkpoint, loss.json and loss.png to DIR.
@@ -9,25 +9,29 @@ about 40 core-minutes. Writes a hub-style checkpoint, loss.json and loss.png to 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from vllm_mimo.checkpoints.geometry import TextGeometry
 from vllm_mimo.reference.attention import attend_blocked
 from vllm_mimo.reference.text import MiMoV2Reference, MoE, Router
 from vllm_mimo.tiny import corpus
-from vllm_mimo.tiny.batches import BatchSource
+from vllm_mimo.tiny.batches import MIX, TALK_MIX, BatchSource, Mix
+from vllm_mimo.tiny.checkpoints import read_split_state
 from vllm_mimo.tiny.initial import lay_out
 from vllm_mimo.tiny.shapes import trained_config
 from vllm_mimo.tiny.tokenizer import train_tokenizer
+from vllm_mimo.tiny.write import write_checkpoint
 
 MTP_WEIGHT = 0.3
 MTP_STRIDE = 8
@@ -125,84 +129,115 @@ def rate(progress: float) -> float:
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (progress - 0.5) / 0.5))
 
 
+@dataclass
+class Stage:
+    """A run of steps with a learning-rate schedule and a mix of its own."""
+
+    name: str
+    short_steps: int
+    """Steps of 8 x 256 tokens."""
+    long_steps: int
+    """Steps of 2 x 1,024 tokens, after the short ones."""
+    mix: Mix
+    peak_rate: float
+    mtp_from: float
+    """Share of the steps after which the MTP layers join in."""
+    seed: int
+
+    @property
+    def steps(self) -> int:
+        return self.short_steps + self.long_steps
+
+    def batches(self, tokenizer: Tokenizer, text: np.ndarray) -> Iterator[torch.Tensor]:
+        source = BatchSource(tokenizer, text, self.seed, self.mix)
+        yield from itertools.islice(source.batches(8, 256), self.short_steps)
+        yield from itertools.islice(source.batches(2, 1024), self.long_steps)
+
+
+class Run:
+    """A model in training, what it is measured on, and what was measured."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        documents = corpus.load(seed=args.seed)
+        print(corpus.describe(documents), flush=True)
+        held_count = max(1, len(documents) // 40)
+        kept = documents[held_count:]
+        if args.resume:
+            self.tokenizer = Tokenizer.from_file(str(args.resume / "tokenizer.json"))
+        else:
+            self.tokenizer = train_tokenizer((d.text for d in kept), args.vocab)
+        self.text = self._encode(kept)
+        self.held = held_out(self._encode(documents[:held_count]), self.tokenizer, length=1024)
+        self.config = trained_config(self.tokenizer)
+        self.model = MiMoV2Reference(TextGeometry.from_config(self.config), attend_blocked)
+        if args.resume:
+            self.model.load_state_dict(read_split_state(args.resume)[1])
+        else:
+            lay_out(self.model, _generator(args.seed))
+        count = sum(p.numel() for p in self.model.parameters())
+        print(f"{count / 1e6:.2f} M parameters, {len(self.text) / 1e6:.2f} M tokens of text")
+        self.balance, self.out = Balance(self.model), args.out
+        self.history: list[dict] = []
+        self.done = 0
+
+    def _encode(self, part: list[corpus.Document]) -> np.ndarray:
+        end = self.tokenizer.token_to_id("<|endoftext|>")
+        encoded = self.tokenizer.encode_batch([d.text for d in part])
+        return np.concatenate([np.array([*e.ids, end], dtype=np.int32) for e in encoded])
+
+    def train(self, stage: Stage) -> None:
+        """All steps of one stage, with progress."""
+        stepper = torch.optim.AdamW(
+            self.model.parameters(), lr=0, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        )
+        started = time.time()
+        for step, tokens in enumerate(stage.batches(self.tokenizer, self.text)):
+            for group in stepper.param_groups:
+                group["lr"] = stage.peak_rate * rate((step + 1) / stage.steps)
+            trunk, *mtp = losses(self.model, tokens, step >= stage.mtp_from * stage.steps)
+            (trunk + MTP_WEIGHT * sum(mtp) / max(1, len(mtp))).backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            stepper.step()
+            stepper.zero_grad(set_to_none=True)
+            self.balance.step()
+            self.done += 1
+            last = step + 1 == stage.steps
+            if (step + 1) % 20 == 0:
+                left = (time.time() - started) / (step + 1) * (stage.steps - step - 1)
+                print(
+                    f"{stage.name}: step {step + 1}/{stage.steps} loss {trunk.item():.3f} "
+                    f"busiest expert {self.balance.imbalance():.2f}x, "
+                    f"{left / 60:.1f} min left of this stage",
+                    flush=True,
+                )
+            if (step + 1) % 200 == 0 or last:
+                seen = evaluate(self.model, self.held)
+                self.history.append({"step": self.done, "train": trunk.item(), **seen})
+                shown = ", ".join(f"{k} {v:.3f}" for k, v in seen.items())
+                print(f"held out: {shown}", flush=True)
+
+
 def train(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
-    documents = corpus.load(seed=args.seed)
-    print(corpus.describe(documents), flush=True)
-    held_count = max(1, len(documents) // 40)
-    tokenizer = train_tokenizer((d.text for d in documents[held_count:]), args.vocab)
-    end = tokenizer.token_to_id("<|endoftext|>")
-
-    def encode(part: list[corpus.Document]) -> np.ndarray:
-        encoded = tokenizer.encode_batch([d.text for d in part])
-        return np.concatenate([np.array([*e.ids, end], dtype=np.int32) for e in encoded])
-
-    text = encode(documents[held_count:])
-    held = held_out(encode(documents[:held_count]), tokenizer, length=1024)
-    config = trained_config(tokenizer)
-    model = MiMoV2Reference(TextGeometry.from_config(config), attend_blocked)
     MoE.forward = MoE.forward_all_experts  # type: ignore[method-assign]
-    lay_out(model, _generator(args.seed))
-    count = sum(p.numel() for p in model.parameters())
-    print(f"{count / 1e6:.2f} M parameters, {len(text) / 1e6:.2f} M tokens of text", flush=True)
-
-    balance = Balance(model)
-    stepper = torch.optim.AdamW(
-        model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True
-    )
-    source = BatchSource(tokenizer, text, seed=args.seed)
-    short, long = source.batches(8, 256), source.batches(2, 1024)
-    total = args.short_steps + args.long_steps
-    args.out.mkdir(parents=True, exist_ok=True)
-    history: list[dict] = []
     started, started_cpu = time.time(), time.process_time()
-    for step in range(total):
-        tokens = next(short if step < args.short_steps else long)
-        for group in stepper.param_groups:
-            group["lr"] = PEAK_RATE * rate((step + 1) / total)
-        trunk, *mtp = losses(model, tokens, with_mtp=step >= MTP_FROM * total)
-        (trunk + MTP_WEIGHT * sum(mtp) / max(1, len(mtp))).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        stepper.step()
-        stepper.zero_grad(set_to_none=True)
-        balance.step()
-        if (step + 1) % 20 == 0:
-            left = (time.time() - started) / (step + 1) * (total - step - 1)
-            print(
-                f"step {step + 1}/{total} loss {trunk.item():.3f} "
-                f"busiest expert {balance.imbalance():.2f}x, {left / 60:.1f} min left",
-                flush=True,
-            )
-        if (step + 1) % 200 == 0 or step + 1 == total:
-            seen = evaluate(model, held)
-            history.append({"step": step + 1, "train": trunk.item(), **seen})
-            print("held out: " + ", ".join(f"{k} {v:.3f}" for k, v in seen.items()), flush=True)
-            save_file(model.state_dict(), args.out / "training_state.safetensors")
+    run = Run(args)
+    stages = [
+        Stage("mixed", args.short_steps, args.long_steps, MIX, PEAK_RATE, MTP_FROM, args.seed),
+        Stage("talk", 0, args.talk_steps, TALK_MIX, PEAK_RATE / 2, 0.0, args.seed + 1),
+    ]
+    for stage in stages[1:] if args.resume else stages:
+        run.train(stage)
     minutes = (time.time() - started) / 60
     core_minutes = (time.process_time() - started_cpu) / 60
     print(f"trained in {minutes:.1f} minutes, {core_minutes:.1f} core-minutes", flush=True)
-    finish(args.out, model, config, tokenizer, history, minutes, core_minutes)
-
-
-def finish(
-    out: Path,
-    model: MiMoV2Reference,
-    config: dict,
-    tokenizer: Tokenizer,
-    history: list[dict],
-    minutes: float,
-    core_minutes: float,
-) -> None:
-    """Write the checkpoint in V2.5's layout, the losses and their plot."""
-    from vllm_mimo.tiny.write import write_checkpoint
-
-    log = {"minutes": minutes, "core_minutes": core_minutes, "history": history}
-    (out / "loss.json").write_text(json.dumps(log, indent=1) + "\n")
-    state = {name: w.detach() for name, w in model.state_dict().items()}
-    write_checkpoint(out, config, state, tokenizer)
-    (out / "training_state.safetensors").unlink(missing_ok=True)
-    plot(out / "loss.png", history)
+    args.out.mkdir(parents=True, exist_ok=True)
+    log = {"minutes": minutes, "core_minutes": core_minutes, "history": run.history}
+    (args.out / "loss.json").write_text(json.dumps(log, indent=1) + "\n")
+    state = {name: w.detach() for name, w in run.model.state_dict().items()}
+    write_checkpoint(args.out, run.config, state, run.tokenizer)
+    plot(args.out / "loss.png", run.history)
 
 
 def plot(path: Path, history: list[dict]) -> None:
@@ -229,6 +264,10 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--short-steps", type=int, default=900, help="steps of 8 x 256 tokens")
     parser.add_argument("--long-steps", type=int, default=300, help="steps of 2 x 1,024 tokens")
+    parser.add_argument("--talk-steps", type=int, default=350, help="long steps of conversations")
+    parser.add_argument(
+        "--resume", type=Path, metavar="DIR", help="do the last stage only, on this checkpoint"
+    )
     parser.add_argument("--vocab", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)

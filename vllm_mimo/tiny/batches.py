@@ -13,8 +13,11 @@ from tokenizers import Tokenizer
 from vllm_mimo.tiny import tasks
 from vllm_mimo.tiny.tokenizer import chat_template
 
-MIX = {"text": 0.35, "conversation": 0.35, "repeated noise": 0.3}
-"""Share of each kind among the training sequences."""
+Mix = dict[str, float]
+MIX: Mix = {"text": 0.35, "conversation": 0.35, "repeated noise": 0.3}
+"""Share of each kind among the first stage's sequences."""
+TALK_MIX: Mix = {"text": 0.2, "conversation": 0.65, "repeated noise": 0.15}
+"""The same for the last stage, whose sequences are long enough for tool declarations."""
 
 
 class BatchSource:
@@ -24,10 +27,14 @@ class BatchSource:
         tokenizer: the trained tokenizer.
         text: ids of the whole training text, one document after another.
         seed: of every draw.
+        mix: share of each kind among the sequences.
     """
 
-    def __init__(self, tokenizer: Tokenizer, text: np.ndarray, seed: int = 0) -> None:
-        self.tokenizer, self.text, self.rng = tokenizer, text, random.Random(seed)
+    def __init__(
+        self, tokenizer: Tokenizer, text: np.ndarray, seed: int = 0, mix: Mix = MIX
+    ) -> None:
+        self.tokenizer, self.text, self.mix = tokenizer, text, mix
+        self.rng = random.Random(seed)
         end = tokenizer.token_to_id("<|endoftext|>")
         if end is None:
             raise ValueError("the tokenizer has no <|endoftext|>")
@@ -44,8 +51,8 @@ class BatchSource:
         return [*self.tokenizer.encode(text).ids, self.end]
 
     def sequence(self, length: int) -> list[int]:
-        """`length` ids of one kind, drawn by `MIX`."""
-        kind = self.rng.choices(list(MIX), weights=list(MIX.values()))[0]
+        """`length` ids of one kind, drawn by `mix`."""
+        kind = self.rng.choices(list(self.mix), weights=list(self.mix.values()))[0]
         if kind == "text":
             start = self.rng.randrange(len(self.text) - length)
             return self.text[start : start + length].tolist()
