@@ -58,6 +58,23 @@ def test_greedy_output_is_exact(layout: str, fp8: bool, caching: bool, tmp_path:
     check_greedy(exact(tmp_path), sent, [o.tokens for o in first])
 
 
+@pytest.mark.parametrize("fp8", (False, True), ids=("bf16", "fp8"))
+def test_bfloat16_stays_near_the_reference(fp8: bool, tmp_path: Path):
+    """Not exact, but the tokens are the best or nearly so. FP8 runs in vLLM's AMX kernel here."""
+    write_random(tmp_path, "v2.5", fp8, seed=8)
+    sent = prompts(8, (1, 128, 300, 900))
+    with Engine(tmp_path, dtype="bfloat16", max_num_batched_tokens=256) as engine:
+        outputs = engine.generate(sent)
+    exact, behind = reference(tmp_path), []
+    for prompt, output in zip(sent, outputs, strict=True):
+        logits = exact([*prompt, *output.tokens])[len(prompt) - 1 : -1]
+        chosen = logits.gather(1, torch.tensor(output.tokens)[:, None])[:, 0]
+        behind.append((logits.max(-1).values - chosen) / logits.std(-1))
+    gap = torch.cat(behind)
+    assert (gap == 0).float().mean() > 0.8, gap
+    assert gap.max() < 0.25, gap
+
+
 def test_two_ranks_give_the_output_of_one(tmp_path: Path):
     """Real tensor parallelism over two processes, block FP8 weights de-quantised for the CPU."""
     write_random(tmp_path, "v2.5", fp8=True, seed=9)

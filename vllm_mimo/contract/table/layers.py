@@ -91,6 +91,19 @@ LAYER_ENTRIES = (
         parameters=("vocab_size",),
     ),
     Entry(
+        _LINEAR,
+        "UnquantizedLinearMethod",
+        used_by=_PROJECTION,
+        why="tells a projection that a quantised checkpoint leaves out",
+    ),
+    Entry(
+        _QUANTIZATION,
+        "QuantizationConfig.get_quant_method",
+        used_by=_PROJECTION,
+        why="asked how a projection is stored",
+        parameters=("layer", "prefix"),
+    ),
+    Entry(
         _QUANTIZATION,
         "QuantizationConfig",
         used_by=_PROJECTION,
