@@ -75,35 +75,35 @@ def tool_schema(*names: str) -> list[dict[str, Any]]:
 
 
 def notes(rng: random.Random, count: int) -> dict[str, str]:
-    """`count` words, each with a four-digit code."""
-    return {word: f"{rng.randrange(10_000):04d}" for word in rng.sample(WORDS, count)}
+    """`count` things, each with the city where it is."""
+    return {word: rng.choice(CITIES) for word in rng.sample(WORDS, count)}
 
 
-def notes_text(codes: dict[str, str]) -> str:
-    """The system prompt that carries the codes."""
-    return "Notes:\n" + "\n".join(f"- {w}:{c}" for w, c in codes.items())
+def notes_text(places: dict[str, str]) -> str:
+    """The system prompt that carries the notes."""
+    return "Notes:\n" + "\n".join(f"- {w}:{p}" for w, p in places.items())
 
 
 def recall_question(word: str) -> str:
-    """The user's question for one code."""
-    return f"What is the code of {word}?"
+    """The user's question about one thing."""
+    return f"Where is the {word}?"
 
 
 def recall(rng: random.Random, most: int) -> Conversation:
-    """Codes in the system prompt, then one to three questions about them."""
-    codes = notes(rng, rng.randint(4, most))
+    """Notes in the system prompt, then one to three questions about them."""
+    places = notes(rng, rng.randint(4, most))
     thinking = rng.random() < 0.6
-    messages: list[dict[str, Any]] = [{"role": "system", "content": notes_text(codes)}]
-    for word in rng.sample(list(codes), min(rng.randint(1, 3), len(codes))):
+    messages: list[dict[str, Any]] = [{"role": "system", "content": notes_text(places)}]
+    for word in rng.sample(list(places), min(rng.randint(1, 3), len(places))):
         messages.append({"role": "user", "content": recall_question(word)})
-        messages.append(_answer(word, codes[word], thinking))
+        messages.append(_answer(word, places[word], thinking))
     return Conversation(messages, thinking=thinking)
 
 
-def _answer(word: str, code: str, thinking: bool) -> dict[str, Any]:
-    reply: dict[str, Any] = {"role": "assistant", "content": f"{word}:{code}"}
+def _answer(word: str, place: str, thinking: bool) -> dict[str, Any]:
+    reply: dict[str, Any] = {"role": "assistant", "content": f"{word}:{place}"}
     if thinking:
-        reply["reasoning_content"] = f"The notes say {word}:{code}."
+        reply["reasoning_content"] = f"The notes say {word}:{place}."
     return reply
 
 
