@@ -52,8 +52,8 @@ def breaks(kind: str, how: str) -> list[Break | None]:
         if kind == SWA:
             back, at = rng.randint(1, 3), None
         else:
-            # A token of the passage that is still to be copied.
-            back, at = None, SHOWN + rng.randint(AFTER + 4, WRITTEN - 8)
+            # A token of the passage that is copied soon, before so small a model makes a slip.
+            back, at = None, SHOWN + rng.randint(AFTER + 3, AFTER + 8)
         out.append(functools.partial(act, kind, back, at))
     return out
 
