@@ -115,13 +115,6 @@ def split(
     return q, k, v
 
 
-def tile_rows(geo: AttentionGeometry, chunks: int | None) -> tuple[int, ...]:
-    """Rows of each tile: the chunks of a fused projection, or Q, K and V (`chunks` None)."""
-    if chunks is None:
-        return (geo.q_rows, geo.k_rows, geo.v_rows)
-    return (chunk_rows(geo, chunks),) * chunks
-
-
 def plan_rank(
     geo: AttentionGeometry, chunks: int | None, block: int, rank: int, ranks: int
 ) -> RankPlan:

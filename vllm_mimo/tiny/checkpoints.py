@@ -1,4 +1,4 @@
-"""Random tiny checkpoints, the bundled trained one in any layout, and how to read them back."""
+"""Random tiny checkpoints, where the trained one is, and how to read any of them back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from vllm_mimo.checkpoints.geometry import TextGeometry
 from vllm_mimo.checkpoints.verify import weight_files
 from vllm_mimo.checkpoints.weights import Weights, dequantized, unfused
-from vllm_mimo.tiny.shapes import Layout, random_config, trained_config_as
+from vllm_mimo.tiny.shapes import Layout, random_config
 from vllm_mimo.tiny.write import random_state, write_checkpoint
 
 
@@ -48,9 +48,3 @@ def read_split_state(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tens
     if geometry.fp8_block is not None:
         weights = dequantized(weights, geometry, torch.float32)
     return config, {name: tensor.float() for name, tensor in unfused(weights, geometry)}
-
-
-def write_trained(folder: Path, layout: Layout) -> int:
-    """Write the trained model's weights in another layout (flash: split; v2.5 and pro: fused)."""
-    config, state = read_split_state(trained_folder())
-    return write_checkpoint(folder, trained_config_as(layout, config), state, bundled_tokenizer())

@@ -132,14 +132,6 @@ def trained_config(tokenizer: Tokenizer) -> dict[str, Any]:
     return _assemble("v2.5", tokenizer, sizes)
 
 
-def trained_config_as(layout: Layout, config: dict[str, Any]) -> dict[str, Any]:
-    """The trained model's config in another layout; rope and value scale stay as trained."""
-    kept = ("rope_theta", "attention_value_scale")
-    fields = {k: v for k, v in _LAYOUT_FIELDS[layout].items() if k not in kept}
-    plain = {k: v for k, v in config.items() if k != "attention_projection_layout"}
-    return {**plain, **fields}
-
-
 def _assemble(layout: Layout, tokenizer: Tokenizer, sizes: dict[str, Any]) -> dict[str, Any]:
     ids = {
         "eos_token_id": "<|im_end|>",
