@@ -77,6 +77,7 @@ def test_the_range_in_words_is_the_range_in_numbers() -> None:
 def test_no_vllm_at_all(monkeypatch) -> None:
     pretend_distributions(monkeypatch, {})
     monkeypatch.setitem(sys.modules, "vllm", None)  # what makes `import vllm` fail
+    monkeypatch.delitem(sys.modules, "vllm.version", raising=False)  # left by an earlier test
     with pytest.raises(compat.UnsupportedVllmError, match=r"vLLM is not installed.*vllm-mimo"):
         compat.check_vllm_version()
 
