@@ -16,8 +16,17 @@ from vllm_mimo.checkpoints.qkv import check_chunks
 
 Kind = Literal["bf16", "f32", "fp8", "scale"]
 
-TOWER_PREFIXES = ("visual.", "audio_encoder.", "speech_embeddings.", "audio_tokenizer.")
-"""Tensors of the vision and audio towers, which the text schema leaves alone."""
+_FIRST_OF_TOWER = {
+    "visual.": "visual.patch_embed.proj.weight",
+    "audio_encoder.": "speech_embeddings.0.weight",
+    "speech_embeddings.": "speech_embeddings.0.weight",
+    "audio_tokenizer.": "",
+}
+"""For each prefix of tower tensors a name that every list of that tower has (`towers` lists them;
+the audio tokenizer is a checkpoint of its own)."""
+
+TOWER_PREFIXES = tuple(_FIRST_OF_TOWER)
+"""What names of the vision and audio towers' tensors begin with."""
 
 MTP_PREFIX = "model.mtp."
 
@@ -30,6 +39,8 @@ class TensorSpec:
     shapes: tuple[tuple[int, ...], ...]
     """Allowed shapes, the usual one first (a fused scale grid may restart at chunks or not)."""
     kind: Kind
+    optional: bool = False
+    """Whether nothing reads it, so that a checkpoint may lack it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,6 +50,13 @@ class TensorSpec:
     def mtp(self) -> bool:
         """Whether it belongs to the MTP layers, which a checkpoint may lack as a whole."""
         return self.name.startswith(MTP_PREFIX)
+
+
+def is_left_alone(name: str, specs: Collection[str]) -> bool:
+    """Whether a tensor belongs to a tower that `specs` does not describe at all."""
+    return any(
+        name.startswith(prefix) and first not in specs for prefix, first in _FIRST_OF_TOWER.items()
+    )
 
 
 def ignored_modules(config: Any) -> frozenset[str]:

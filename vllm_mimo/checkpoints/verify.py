@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from vllm_mimo.checkpoints.audio_tokenizer import FOLDER
+from vllm_mimo.checkpoints.codec import check_fit, tokenizer_tensors
 from vllm_mimo.checkpoints.geometry import TextGeometry
-from vllm_mimo.checkpoints.schema import TensorSpec, ignored_modules, is_described, text_tensors
+from vllm_mimo.checkpoints.schema import TensorSpec, is_described
+from vllm_mimo.checkpoints.towers import AudioGeometry, all_tensors
 from vllm_mimo.checkpoints.weights import CheckpointError, check_missing, check_tensor
 
 _LARGEST_HEADER = 100_000_000
@@ -67,21 +70,42 @@ def weight_files(folder: Path) -> list[Path]:
 def verify_folder(folder: Path) -> int:
     """Check that a local checkpoint holds what its config asks for, no more and no less.
 
+    With an audio tower, the audio tokenizer's folder is checked as well, where it is there.
+
     Returns:
-        The number of tensors. Where the schema does not describe the quantisation, only the files'
-        lengths are checked.
+        The number of tensors, without the audio tokenizer's. Where the schema does not describe the
+        quantisation, only the files' lengths are checked.
 
     Raises CheckpointError naming the file or tensor, GeometryError naming a config field.
     """
     config = json.loads((folder / "config.json").read_text())
     headers = [read_header(path) for path in weight_files(folder)]
     count = sum(len(header) for header in headers)
-    geometry = TextGeometry.from_config(config)
-    if not is_described(config):
-        return count
-    specs = {s.name: s for s in text_tensors(geometry, ignored_modules(config))}
-    _check(headers, specs)
+    TextGeometry.from_config(config)
+    if is_described(config):
+        _check(headers, {spec.name: spec for spec in all_tensors(config)})
+    audio = AudioGeometry.from_config(config)
+    if audio is not None and (folder / FOLDER / "config.json").is_file():
+        _verify_tokenizer(folder / FOLDER, audio)
     return count
+
+
+def _verify_tokenizer(folder: Path, audio: AudioGeometry) -> None:
+    """Check the audio tokenizer; what it holds beside the encoder (a decoder) is not described."""
+    config = json.loads((folder / "config.json").read_text())
+    check_fit(config, audio)
+    specs = {spec.name: spec for spec in tokenizer_tensors(config)}
+    files = weight_files(folder)
+    if not files:
+        if not (folder / "pytorch_model.bin").is_file():
+            raise CheckpointError(f"'{folder}' has a config.json, but no weights")
+        return
+    headers = [read_header(path) for path in files]
+    known = [{name: e for name, e in header.items() if name in specs} for header in headers]
+    try:
+        _check(known, specs)
+    except CheckpointError as error:
+        raise CheckpointError(f"'{folder}': {error}") from None
 
 
 def _check(headers: Iterable[dict[str, Any]], specs: dict[str, TensorSpec]) -> None:

@@ -11,7 +11,7 @@ import torch
 from vllm_mimo.checkpoints import qkv
 from vllm_mimo.checkpoints.fp8 import dequantize, scale_rows
 from vllm_mimo.checkpoints.geometry import AttentionGeometry, TextGeometry
-from vllm_mimo.checkpoints.schema import TOWER_PREFIXES, TensorSpec
+from vllm_mimo.checkpoints.schema import TensorSpec, is_left_alone
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 
@@ -24,8 +24,11 @@ class CheckpointError(ValueError):
 
 
 def check_tensor(name: str, shape: Collection[int], specs: dict[str, TensorSpec]) -> None:
-    """Raise CheckpointError when `name` is unknown or `shape` is not one of its shapes."""
-    if name.startswith(TOWER_PREFIXES):
+    """Raise CheckpointError when `name` is unknown or `shape` is not one of its shapes.
+
+    Tensors of a tower that `specs` leaves out as a whole pass.
+    """
+    if is_left_alone(name, specs):
         return
     spec = specs.get(name)
     if spec is None:
@@ -40,12 +43,16 @@ def check_tensor(name: str, shape: Collection[int], specs: dict[str, TensorSpec]
 
 
 def check_missing(seen: Collection[str], specs: dict[str, TensorSpec]) -> None:
-    """Raise CheckpointError naming tensors of `specs` that are not in `seen`.
+    """Raise CheckpointError naming tensors of `specs` that are not in `seen` (nor optional).
 
     A checkpoint without any MTP tensor is complete; one with a part of them is not.
     """
     no_mtp = not any(specs[name].mtp for name in seen if name in specs)
-    missing = [s.name for s in specs.values() if s.name not in seen and not (s.mtp and no_mtp)]
+    missing = [
+        spec.name
+        for spec in specs.values()
+        if spec.name not in seen and not spec.optional and not (spec.mtp and no_mtp)
+    ]
     if missing:
         raise CheckpointError(f"checkpoint lacks {len(missing)} tensor(s): {summarize(missing)}")
 

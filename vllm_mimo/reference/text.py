@@ -220,10 +220,13 @@ class MiMoV2Reference(nn.Module):
 
     def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens (batch, T) -> hidden states after the final norm (batch, T, hidden)."""
-        x = self.model.embed_tokens(tokens)
+        return self.hidden_of(self.model.embed_tokens(tokens))
+
+    def hidden_of(self, embedded: torch.Tensor) -> torch.Tensor:
+        """The same from embeddings (batch, T, hidden), some of which may be a tower's."""
         for layer in self.model.layers:
-            x = layer(x)
-        return self.model.norm(x)
+            embedded = layer(embedded)
+        return self.model.norm(embedded)
 
     def mtp_hidden(self, tokens: torch.Tensor, hidden: torch.Tensor) -> list[torch.Tensor]:
         """Hidden states of each MTP layer.
