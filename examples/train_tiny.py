@@ -27,7 +27,7 @@ from vllm_mimo.reference.attention import attend_blocked
 from vllm_mimo.reference.text import MiMoV2Reference, MoE, Router
 from vllm_mimo.tiny import corpus
 from vllm_mimo.tiny.batches import MIX, TALK_MIX, BatchSource, Mix
-from vllm_mimo.tiny.checkpoints import read_split_state
+from vllm_mimo.tiny.checkpoints import add_towers, read_split_state
 from vllm_mimo.tiny.initial import lay_out
 from vllm_mimo.tiny.shapes import trained_config
 from vllm_mimo.tiny.tokenizer import train_tokenizer
@@ -237,6 +237,7 @@ def train(args: argparse.Namespace) -> None:
     (args.out / "loss.json").write_text(json.dumps(log, indent=1) + "\n")
     state = {name: w.detach() for name, w in run.model.state_dict().items()}
     write_checkpoint(args.out, run.config, state, run.tokenizer)
+    add_towers(args.out)  # random ones: only the text is trained
     plot(args.out / "loss.png", run.history)
 
 

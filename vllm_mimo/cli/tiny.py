@@ -20,6 +20,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("dir", type=Path, metavar="DIR", help="folder to write")
     parser.add_argument("--layout", choices=LAYOUTS, default="v2.5", help="default: v2.5")
     parser.add_argument("--fp8", action="store_true", help="block FP8 weights, as the real ones")
+    parser.add_argument(
+        "--text-only", action="store_true", help="leave out the towers that v2.5 has"
+    )
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--force", action="store_true", help="overwrite a folder that is not empty")
     parser.set_defaults(run=run)
@@ -32,7 +35,11 @@ def run(args: argparse.Namespace) -> int:
     if args.dir.exists() and (not args.dir.is_dir() or any(args.dir.iterdir())) and not args.force:
         print(f"vllm-mimo tiny: '{args.dir}' exists and is not empty; give --force to overwrite it")
         return 1
-    size = write_random(args.dir, args.layout, args.fp8, args.seed)
+    size = write_random(args.dir, args.layout, args.fp8, args.seed, not args.text_only)
     kind = "block FP8" if args.fp8 else "bf16"
-    print(f"{args.dir}: {args.layout}, {kind}, seed {args.seed}, {size / 1e6:.1f} MB of weights")
+    towers = "with" if (args.dir / "audio_tokenizer").is_dir() else "without"
+    print(
+        f"{args.dir}: {args.layout}, {kind}, {towers} towers, seed {args.seed}, "
+        f"{size / 1e6:.1f} MB of weights"
+    )
     return 0

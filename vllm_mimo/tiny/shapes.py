@@ -6,8 +6,13 @@ from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
+from vllm_mimo.tiny.media import media_sections
+
 Layout = Literal["flash", "v2.5", "pro"]
 LAYOUTS: tuple[Layout, ...] = ("flash", "v2.5", "pro")
+
+WITH_TOWERS: tuple[Layout, ...] = ("v2.5",)
+"""Layouts whose real checkpoints see and hear."""
 
 HYBRID_PATTERN = (0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0)
 """The first twelve entries of V2.5's own pattern: 0 full attention, 1 sliding window."""
@@ -86,7 +91,9 @@ def _sizes(
     }
 
 
-def random_config(layout: Layout, tokenizer: Tokenizer, fp8: bool) -> dict[str, Any]:
+def random_config(
+    layout: Layout, tokenizer: Tokenizer, fp8: bool, towers: bool = False
+) -> dict[str, Any]:
     """Real head sizes (K 192, V 128), few layers: what `vllm-mimo tiny` writes."""
     sizes = _sizes(
         (0, 1, 1, 1, 1, 0),
@@ -110,11 +117,16 @@ def random_config(layout: Layout, tokenizer: Tokenizer, fp8: bool) -> dict[str, 
             "ignored_layers": [*ignored, "model.decoder.self_attn.o_proj"],
             "weight_block_size": [128, 128],
         }
-    return config
+    return with_towers(config, tokenizer) if towers else config
+
+
+def with_towers(config: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    """A config and the sections about the towers, its own fields first."""
+    return {**config, **media_sections(config["hidden_size"], tokenizer)}
 
 
 def trained_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The model that `examples/train_tiny.py` trains and `vllm_mimo/assets/mimo-tiny` holds."""
+    """The model that `examples/train_tiny.py` trains: `assets/mimo-tiny` without its towers."""
     sizes = _sizes(
         HYBRID_PATTERN,
         heads=8,

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from vllm_mimo.checkpoints import qkv
 from vllm_mimo.checkpoints.fp8 import quantize
 from vllm_mimo.checkpoints.geometry import TextGeometry
-from vllm_mimo.checkpoints.schema import TensorSpec, ignored_modules, text_tensors
+from vllm_mimo.checkpoints.schema import TOWER_PREFIXES, TensorSpec, text_tensors
+from vllm_mimo.checkpoints.towers import all_tensors
 from vllm_mimo.tiny.tokenizer import save_tokenizer
 
 SHARD_BYTES = 2 << 20
@@ -50,11 +51,13 @@ def to_layout(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Turn split float weights into the tensors that `config` asks for, in the schema's order.
 
+    Those of towers come last.
+
     Raises KeyError naming a weight that `state` lacks.
     """
     geometry = TextGeometry.from_config(config)
     scales: dict[str, torch.Tensor] = {}
-    for spec in text_tensors(geometry, ignored_modules(config)):
+    for spec in all_tensors(config):
         if spec.kind == "scale":
             yield spec.name, scales.pop(spec.name)
             continue
@@ -89,14 +92,19 @@ def write_checkpoint(
 ) -> int:
     """Write config, weights with their index, tokenizer and generation defaults.
 
+    The towers' tensors begin a file of their own.
+
     Returns:
         Bytes of all weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, torch.Tensor]] = [{}]
     sizes = [0]
+    towers = False
     for name, tensor in to_layout(config, state):
-        if sizes[-1] and sizes[-1] + tensor.nbytes > shard_bytes:
+        starts_towers = not towers and name.startswith(TOWER_PREFIXES)
+        towers |= starts_towers
+        if starts_towers or (sizes[-1] and sizes[-1] + tensor.nbytes > shard_bytes):
             shards.append({})
             sizes.append(0)
         shards[-1][name] = tensor
