@@ -26,6 +26,9 @@ ENV_VAR = "VLLM_MIMO_CONFIG"
 SECTION = "mimo"
 """Key of ``--additional-config`` under which the plugin's keys stand."""
 
+CONFIG_ATTRIBUTE = "vllm_mimo"
+"""Attribute of a model's `hf_config` that carries the keys to where vLLM hands on nothing else."""
+
 FROM_ENV = ENV_VAR
 FROM_ARGS = f"--additional-config {SECTION}"
 FROM_DEFAULT = "default"
@@ -60,6 +63,12 @@ class MimoConfig:
     fp8_on_cpu: Literal["auto", "dequantize", "native"] = option(
         "auto", "How block-FP8 linear weights run on a CPU."
     )
+    audio_in_video: bool = option(
+        True, "Hear a video's sound track, between its pictures, where the checkpoint hears."
+    )
+    max_image_pixels: int = option(
+        67_108_864, "Refuse images of more pixels, before they are decoded."
+    )
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
@@ -70,6 +79,11 @@ class MimoConfig:
                     f"{SECTION} config: {field.name!r} must be {describe_type(hints[field.name])}, "
                     f"got {value!r} ({type(value).__name__})"
                 )
+        if self.max_image_pixels < 1:
+            raise MimoConfigError(
+                f"{SECTION} config: 'max_image_pixels' must be 1 or more, "
+                f"got {self.max_image_pixels!r}"
+            )
 
 
 def from_sources(

@@ -13,6 +13,7 @@ logger = logging.getLogger("vllm.vllm_mimo")
 MODELS = {
     "MiMoV2FlashForCausalLM": "vllm_mimo.models.text:MimoFlashForCausalLM",
     "MiMoV2ForCausalLM": "vllm_mimo.models.text:MimoV2ForCausalLM",
+    "MiMoV2OmniForCausalLM": "vllm_mimo.models.omni:MimoV2OmniForCausalLM",
 }
 """Architecture -> our class, imported by vLLM when a model of that architecture is built."""
 

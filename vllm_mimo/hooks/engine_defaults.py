@@ -6,6 +6,7 @@ before the engine exists: the right place to refuse bad input early and to set d
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,8 @@ from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdate
 
 from vllm_mimo.checkpoints.geometry import ARCHITECTURES
 from vllm_mimo.checkpoints.schema import is_described
-from vllm_mimo.config import MimoConfig, from_vllm_config
+from vllm_mimo.config import CONFIG_ATTRIBUTE, MimoConfig, from_vllm_config
+from vllm_mimo.hooks.media_defaults import choose_media
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -38,11 +40,15 @@ class MimoDefaults(VerifyAndUpdateConfig):
         """Raises MimoConfigError or CheckpointError, naming the key, tensor or file."""
         super().verify_and_update_config(vllm_config)
         config = from_vllm_config(vllm_config)
+        # Where vLLM asks about media it hands on the model's own config only.
+        keys = dataclasses.asdict(config)
+        setattr(vllm_config.model_config.hf_config, CONFIG_ATTRIBUTE, keys)
         if not config.enabled:
             return
         if config.strict_checkpoint:
             check_local_checkpoint(vllm_config)
         choose_fp8_on_cpu(vllm_config, config)
+        choose_media(vllm_config, config)
 
 
 def check_local_checkpoint(vllm_config: VllmConfig) -> None:

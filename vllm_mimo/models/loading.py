@@ -9,7 +9,8 @@ from torch import nn
 from vllm.model_executor.models.utils import is_pp_missing_parameter
 
 from vllm_mimo.checkpoints.geometry import TextGeometry
-from vllm_mimo.checkpoints.schema import ignored_modules, is_described, text_tensors
+from vllm_mimo.checkpoints.schema import is_described
+from vllm_mimo.checkpoints.towers import all_tensors
 from vllm_mimo.checkpoints.weights import (
     CheckpointError,
     FP8Weight,
@@ -78,12 +79,11 @@ def _without_fp8_qkv(
 
 
 def checked_against_config(weights: Weights, config: object, complete: bool) -> Weights:
-    """Refuse tensors that a text checkpoint with this config cannot hold.
+    """Refuse tensors that a checkpoint with this config cannot hold.
 
     Quantisations that the schema does not describe are passed on unchecked.
     """
     section = {"quantization_config": getattr(config, "quantization_config", None)}
     if not is_described(section):
         return weights
-    tensors = text_tensors(TextGeometry.from_config(config), ignored_modules(section))
-    return checked(weights, {spec.name: spec for spec in tensors}, complete)
+    return checked(weights, {spec.name: spec for spec in all_tensors(config)}, complete)

@@ -9,7 +9,19 @@ from vllm_mimo.contract.table.api import API_ENTRIES
 from vllm_mimo.contract.table.attention import ATTENTION_ENTRIES
 from vllm_mimo.contract.table.engine import ENGINE_ENTRIES
 from vllm_mimo.contract.table.layers import LAYER_ENTRIES
+from vllm_mimo.contract.table.media import MEDIA_ENTRIES
 from vllm_mimo.contract.table.models import MODEL_ENTRIES
+from vllm_mimo.contract.table.processing import PROCESSING_ENTRIES
+from vllm_mimo.contract.table.towers import TOWER_ENTRIES
 
-ENTRIES = (*MODEL_ENTRIES, *LAYER_ENTRIES, *ATTENTION_ENTRIES, *ENGINE_ENTRIES, *API_ENTRIES)
+ENTRIES = (
+    *MODEL_ENTRIES,
+    *TOWER_ENTRIES,
+    *LAYER_ENTRIES,
+    *ATTENTION_ENTRIES,
+    *MEDIA_ENTRIES,
+    *PROCESSING_ENTRIES,
+    *ENGINE_ENTRIES,
+    *API_ENTRIES,
+)
 """Everything, in the order in which it is checked."""

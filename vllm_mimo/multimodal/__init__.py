@@ -1,0 +1,1 @@
+"""Media on their way through vLLM: parser, processor, video loader, dummies for profiling."""
