@@ -62,7 +62,8 @@ class MimoV2OmniForCausalLM(MiMoV2OmniForCausalLM):
     def __new__(cls, *, vllm_config: VllmConfig, prefix: str = "") -> nn.Module:
         if not from_vllm_config(vllm_config).enabled:
             return MiMoV2OmniForCausalLM(vllm_config=vllm_config, prefix=prefix)
-        return super().__new__(cls)
+        # vLLM maps the names in `ignored_layers` here, from what it finds among the arguments.
+        return super().__new__(cls, vllm_config=vllm_config, prefix=prefix)
 
     @classmethod
     def get_placeholder_str(cls, modality: str, i: int) -> str | None:
