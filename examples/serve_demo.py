@@ -5,7 +5,8 @@
 
 Recall from a long system prompt with thinking, a request without thinking, and tool calls, each
 streamed. Everything is asked in two rounds: the second has to give the same text, faster, out of
-the prefix cache. Exit code 1 when something is not as it should be.
+the prefix cache. Then a photograph, a video and speech, shown twice (`demo_media.py`). Exit code 1
+when something is not as it should be.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import demo_media
 from openai import DefaultHttpxClient, OpenAI
 
 from vllm_mimo.doctor import Status
@@ -218,6 +221,12 @@ def table(rounds: dict[str, PrefixCache]) -> None:
         print(f"  {name:8}{cache.queries:10}{cache.hits:8}{cache.rate:8.0%}")
 
 
+def sees(model: str) -> bool:
+    """Whether a checkpoint has towers, as far as its config is at hand."""
+    config = Path(model) / "config.json"
+    return config.is_file() and bool(json.loads(config.read_text()).get("vision_config"))
+
+
 def demo(model: str, trained: bool) -> int:
     missing = [finding for finding in plugin_findings() if finding.status is not Status.OK]
     for finding in missing:
@@ -231,15 +240,20 @@ def demo(model: str, trained: bool) -> int:
         chat = Chat(server)
         first, cache_1 = one_round("First round: cold cache", chat)
         second, cache_2 = one_round("Second round: the same requests again", chat)
+        shown, encoder = demo_media.show_twice(chat) if sees(model) else ([], [])
     table({"first": cache_1, "second": cache_2})
     found = problems(first, second, trained)
+    if shown:
+        demo_media.table(encoder)
+        found += demo_media.problems(shown, encoder)
     if not cache_2.hits:
         found.append("the second round found nothing in the prefix cache")
     for line in found:
         print(f"FAILED: {line}", file=sys.stderr)
     if not found:
         count = sum(len(replies) for replies in second)
-        print(f"ok: {count} answers, the same in both rounds; the server is stopped")
+        media = f", and {sum(map(len, shown))} about media" if shown else ""
+        print(f"ok: {count} answers, the same in both rounds{media}; the server is stopped")
     return 1 if found else 0
 
 

