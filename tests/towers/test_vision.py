@@ -58,7 +58,9 @@ def test_very_thin_pictures_have_room_in_the_rotary_tables(tower):
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_rank_that_runs_the_whole_tower_keeps_all_sinks(ranks, vision_config, weights):
-    """With `--mm-encoder-tp-mode data`, vLLM cuts the sinks by rank all the same."""
+    """vLLM's attention cuts the sinks by rank also where it does not split its heads. Nothing can
+    ask for that yet: `supports_encoder_tp_data` comes with the media pipeline.
+    """
     from tests.loader.conftest import as_rank
     from vllm_mimo.models.vision import MimoVisionTower
 

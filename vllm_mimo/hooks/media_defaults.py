@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vllm_mimo.config import MimoConfig
 from vllm_mimo.media.settings import MediaSettings
 from vllm_mimo.metrics.board import name_instance
+from vllm_mimo.multimodal.connector import CONNECTOR
 from vllm_mimo.multimodal.video_loader import BACKEND
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ ENCODER_CACHE = "vllm_mimo.multimodal.encoder_cache.CountingEncoderCacheManager"
 """vLLM's own, with counters; a manager that the user names is kept."""
 
 LOADER_VARIABLE = "VLLM_VIDEO_LOADER_BACKEND"
+
+CONNECTOR_VARIABLE = "VLLM_MEDIA_CONNECTOR"
 
 
 def choose_media(vllm_config: VllmConfig, config: MimoConfig) -> None:
@@ -40,6 +43,7 @@ def choose_media(vllm_config: VllmConfig, config: MimoConfig) -> None:
         manager.encoder_cache_manager_cls = ENCODER_CACHE
         name_instance()
     os.environ.setdefault(PIXELS_VARIABLE, str(config.max_image_pixels))
+    os.environ.setdefault(CONNECTOR_VARIABLE, CONNECTOR)
     video = multimodal.media_io_kwargs.setdefault("video", {})
     backend = video.get("video_backend") or os.environ.get(LOADER_VARIABLE) or BACKEND
     if backend != BACKEND:

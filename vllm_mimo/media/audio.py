@@ -15,7 +15,7 @@ import torchaudio
 from vllm_mimo.media.container import open_media
 from vllm_mimo.media.resampling import resample
 from vllm_mimo.media.settings import AudioSettings, MediaError
-from vllm_mimo.media.sound import read_runs
+from vllm_mimo.media.sound import LONGEST, read_runs
 
 __all__ = ["decode_audio", "log_mel", "mel_frames", "resample", "shortest", "token_count"]
 
@@ -23,16 +23,17 @@ QUIETEST = 1e-7
 """Magnitudes are raised to this before the logarithm."""
 
 
-def decode_audio(data: bytes) -> tuple[torch.Tensor, int]:
+def decode_audio(data: bytes, longest: float | None = None) -> tuple[torch.Tensor, int]:
     """The sound of an audio or video file: waveform (samples,) in float32, and its rate in Hz.
 
     Channels are averaged. Samples stand one after another whatever their times; a file whose rate
     changes is brought to its first rate.
 
-    Raises MediaError if there is no sound that can be decoded, or more than `sound.LONGEST`.
+    Raises MediaError if there is no sound that can be decoded, or more than `longest`
+    seconds (`sound.LONGEST`).
     """
     with open_media(data) as container:
-        runs = read_runs(container, clock=None)
+        runs = read_runs(container, clock=None, longest=longest or LONGEST)
     if not runs:
         raise MediaError(
             "the file has no sound that can be decoded; send WAV, MP3, FLAC, Ogg, AAC or a video "

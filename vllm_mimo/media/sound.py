@@ -46,15 +46,18 @@ class Run:
         return torch.from_numpy(np.concatenate(self.parts))
 
 
-def read_runs(container: InputContainer, clock: Clock | None, threads: int = 1) -> list[Run]:
+def read_runs(
+    container: InputContainer, clock: Clock | None, threads: int = 1, longest: float = LONGEST
+) -> list[Run]:
     """Decode the sound track; channels are averaged. Empty if there is none that can be decoded.
 
     Args:
         container: newly opened.
         clock: the timeline; a gap or an overlap begins a new run. Without it times are ignored.
         threads: of the decoder.
+        longest: seconds of sound that are taken.
 
-    Raises MediaError for more than `LONGEST` seconds.
+    Raises MediaError for more than `longest` seconds.
     """
     stream = best_stream(container, "audio")
     if stream is None:
@@ -75,8 +78,8 @@ def read_runs(container: InputContainer, clock: Clock | None, threads: int = 1) 
                 runs.append(Run(time if moved else expected, frame.sample_rate))
             runs[-1].add(_mono(frame))
             seconds += length
-            if seconds > LONGEST:
-                raise MediaError(f"the file has more than {LONGEST} s of sound; cut it into parts")
+            if seconds > longest:
+                raise MediaError(f"the file has more than {longest} s of sound; cut it into parts")
     return runs
 
 

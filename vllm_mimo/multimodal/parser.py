@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ class MimoDataParser(MiMoV2OmniMultiModalDataParser):
             )
         if not len(frames):
             raise MediaError("a video without frames: send one that has some")
+        check_times(metadata["timestamps"])
         return frames, metadata
 
     def _times(self, count: int, metadata: Mapping[str, Any]) -> list[float]:
@@ -77,6 +79,18 @@ def check_pixels(width: int, height: int, limit: int) -> None:
             "taken: scale it down (the model sees 8 megapixels at most), or raise the limit with "
             '--additional-config \'{"mimo": {"max_image_pixels": N}}\''
         )
+
+
+def check_times(times: Sequence[float]) -> None:
+    """Raise MediaError for times of frames that are negative, no numbers, or run backwards."""
+    before = 0.0
+    for time in times:
+        if not before <= time < math.inf:
+            raise MediaError(
+                f"a video's timestamps hold {time!r} after {before!r}: give seconds from 0 on, in "
+                "ascending order"
+            )
+        before = time
 
 
 def check_samples(audio: Any) -> None:

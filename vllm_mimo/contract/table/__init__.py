@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from vllm_mimo.contract.table.api import API_ENTRIES
 from vllm_mimo.contract.table.attention import ATTENTION_ENTRIES
+from vllm_mimo.contract.table.connector import CONNECTOR_ENTRIES
 from vllm_mimo.contract.table.engine import ENGINE_ENTRIES
 from vllm_mimo.contract.table.layers import LAYER_ENTRIES
 from vllm_mimo.contract.table.media import MEDIA_ENTRIES
@@ -21,6 +22,7 @@ ENTRIES = (
     *ATTENTION_ENTRIES,
     *MEDIA_ENTRIES,
     *PROCESSING_ENTRIES,
+    *CONNECTOR_ENTRIES,
     *ENGINE_ENTRIES,
     *API_ENTRIES,
 )

@@ -1,4 +1,4 @@
-"""The command line of the server, and the parsers of what a model says."""
+"""The command line of the server, the parsers of what a model says, and metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from vllm_mimo.contract.entry import Entry
 
 _TOOLS = ("vllm.tool_parsers",)
 _REASONING = ("vllm.reasoning",)
+_LOGGERS = ("vllm.v1.metrics.loggers",)
 _SERVE = "vllm_mimo.hooks.serve_defaults"
+_EXPORTER = "vllm_mimo.metrics.exporter"
 
 API_ENTRIES = (
     Entry(
@@ -59,5 +61,20 @@ API_ENTRIES = (
         used_by=_SERVE,
         why="the default reasoning parser of MiMo checkpoints",
         keys=("mimo",),
+    ),
+    Entry(
+        _LOGGERS,
+        "StatLoggerBase.__init__",
+        used_by=_EXPORTER,
+        why="vLLM makes our stat logger, one for each engine",
+        parameters=("vllm_config", "engine_index"),
+        overrides=True,
+    ),
+    Entry(
+        _LOGGERS,
+        "StatLoggerBase",
+        used_by=_EXPORTER,
+        why="base class of our stat logger, and what it replaces",
+        attributes=("log_engine_initialized", "record"),
     ),
 )

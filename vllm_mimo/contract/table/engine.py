@@ -47,6 +47,7 @@ ENGINE_ENTRIES = (
             "additional_config",
             "attention_config",
             "cache_config",
+            "ec_manager_config",
             "load_config",
             "model_config",
             "parallel_config",
@@ -66,6 +67,7 @@ ENGINE_ENTRIES = (
             "multimodal_config",
             "quantization",
             "revision",
+            "served_model_name",
         ),
     ),
     Entry(
@@ -86,8 +88,13 @@ ENGINE_ENTRIES = (
         _CONFIG,
         "ParallelConfig",
         used_by=_TEXT,
-        why="which experts this rank holds",
-        attributes=("enable_ep_weight_filter", "eplb_config"),
+        why="which experts this rank holds, and which engine or server process this is",
+        attributes=(
+            "_api_process_rank",
+            "data_parallel_index",
+            "enable_ep_weight_filter",
+            "eplb_config",
+        ),
     ),
     Entry(
         ("vllm.config.parallel",),

@@ -10,6 +10,8 @@ _VIDEO = ("vllm.multimodal.video",)
 _PROCESSOR = "vllm_mimo.multimodal.processor"
 _LOADER = "vllm_mimo.multimodal.video_loader"
 _DEFAULTS = "vllm_mimo.hooks.media_defaults"
+_CACHE = ("vllm.v1.core.encoder_cache_manager",)
+_COUNTING = "vllm_mimo.multimodal.encoder_cache"
 
 PROCESSING_ENTRIES = (
     Entry(
@@ -135,9 +137,70 @@ PROCESSING_ENTRIES = (
         used_by=_DEFAULTS,
         why="vLLM's variables for limits and for the loader",
         attributes=(
+            "VLLM_AUDIO_FETCH_TIMEOUT",
             "VLLM_MAX_AUDIO_DECODE_DURATION_S",
             "VLLM_MAX_IMAGE_PIXELS",
+            "VLLM_MEDIA_CONNECTOR",
             "VLLM_VIDEO_LOADER_BACKEND",
         ),
+    ),
+    Entry(
+        _CACHE,
+        "EncoderCacheManager.create_manager",
+        used_by=_COUNTING,
+        why="makes our cache manager in the scheduler",
+        parameters=("cache_size", "vllm_config"),
+        overrides=True,
+    ),
+    Entry(
+        _CACHE,
+        "EncoderCacheManager.__init__",
+        used_by=_COUNTING,
+        why="base class of our cache manager",
+        parameters=("cache_size",),
+    ),
+    Entry(
+        _CACHE,
+        "EncoderCacheManager.check_and_update_cache",
+        used_by=_COUNTING,
+        why="hits are counted",
+        parameters=("request", "input_id"),
+        overrides=True,
+    ),
+    Entry(
+        _CACHE,
+        "EncoderCacheManager.allocate",
+        used_by=_COUNTING,
+        why="misses are counted",
+        parameters=("request", "input_id"),
+        overrides=True,
+    ),
+    Entry(
+        _CACHE,
+        "EncoderCacheManager",
+        used_by=_COUNTING,
+        why="media that a request has met before: a hit counts once",
+        attributes=("request_cached_ids",),
+    ),
+    Entry(
+        ("vllm.v1.request",),
+        "Request.get_num_encoder_embeds",
+        used_by=_COUNTING,
+        why="tokens of a medium",
+        parameters=("input_id",),
+    ),
+    Entry(
+        ("vllm.v1.request",),
+        "Request",
+        used_by=_COUNTING,
+        why="whose media are counted",
+        attributes=("request_id",),
+    ),
+    Entry(
+        ("vllm.config.ec_manager_config",),
+        "EncoderCacheManagerConfig",
+        used_by=_DEFAULTS,
+        why="where the cache manager's class is named",
+        attributes=("encoder_cache_manager_cls",),
     ),
 )
