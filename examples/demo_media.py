@@ -1,7 +1,7 @@
 """The demo's second part: a photograph, a video with sound and speech, each shown twice.
 
-The words before a medium differ between the rounds, so that the prefix cache cannot help: what makes
-the second round quick is that the encoders' work is kept.
+The words before a medium differ between the rounds, so that the prefix cache cannot help: what
+makes the second round quick is that the encoders' work is kept.
 """
 
 from __future__ import annotations

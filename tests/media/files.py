@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -60,10 +61,17 @@ class Recipe:
     rotation: int | None = None
     options: dict[str, str] | None = None
     pix_fmt: str = "yuv420p"
+    codec_options: dict[str, str] | None = None
 
-    def make(self) -> bytes:
-        buffer = io.BytesIO()
-        with av.open(buffer, "w", format=self.container, options=self.options or {}) as out:
+    def make(self, skip_sound: tuple[float, float] = (0, 0)) -> bytes:
+        """The file's bytes, without the sound packets from one second to the other."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "video"  # not in memory: for its fast start, MP4 is read back
+            self.write(str(path), skip_sound)
+            return path.read_bytes()
+
+    def write(self, path: str, skip_sound: tuple[float, float]) -> None:
+        with av.open(path, "w", format=self.container, options=self.options or {}) as out:
             video = out.add_stream(self.codec, rate=self.fps)
             assert isinstance(video, av.VideoStream)
             video.width, video.height = self.size
@@ -74,6 +82,7 @@ class Recipe:
             video.codec_context.thread_count = 1
             if self.codec == "libx264":
                 video.options = {"preset": "ultrafast", "bf": str(self.b_frames)}
+            video.options = {**video.options, **(self.codec_options or {})}
             if self.rotation is not None:
                 video.set_display_rotation(self.rotation)
             sound = None
@@ -87,11 +96,15 @@ class Recipe:
                 packets += video.encode(frame)
             packets += video.encode(None)
             if sound is not None and self.audio is not None:
-                packets += encode_sound(sound, self.audio)
+                low, high = skip_sound
+                packets += [
+                    packet
+                    for packet in encode_sound(sound, self.audio)
+                    if not low <= packet.pts * packet.time_base < high
+                ]
             packets.sort(key=lambda p: (p.dts if p.dts is not None else 0) * p.time_base)
             for packet in packets:
                 out.mux(packet)
-        return buffer.getvalue()
 
 
 def encode_sound(stream: av.AudioStream, track: Track) -> list[av.Packet]:

@@ -27,7 +27,16 @@ JSON_VALUES = st.recursive(
 
 def valid_values(key: str) -> st.SearchStrategy:
     hint = HINTS[key]
+    if hint is int:
+        return st.integers(1, 10**12)
     return st.booleans() if hint is bool else st.sampled_from(get_args(hint))
+
+
+def fits(key: str, value: object) -> bool:
+    hint = HINTS[key]
+    if hint in (bool, int):
+        return type(value) is hint and (hint is bool or value >= 1)
+    return value in list(get_args(hint))
 
 
 layers = st.fixed_dictionaries({}, optional={key: valid_values(key) for key in KEYS})
@@ -76,8 +85,7 @@ def test_unknown_keys_are_refused_by_name_with_the_valid_ones(key: str, value: o
 @given(key=st.sampled_from(KEYS), value=JSON_VALUES)
 def test_a_value_is_taken_exactly_when_its_type_fits(key: str, value: object) -> None:
     hint = HINTS[key]
-    fits = isinstance(value, bool) if hint is bool else value in list(get_args(hint))
-    if fits:
+    if fits(key, value):
         assert getattr(from_sources(mimo(**{key: value}), {}), key) == value
         return
     with pytest.raises(MimoConfigError) as caught:
@@ -85,7 +93,8 @@ def test_a_value_is_taken_exactly_when_its_type_fits(key: str, value: object) ->
     message = str(caught.value)
     assert repr(key) in message
     assert repr(value) in message
-    assert config.describe_type(hint) in message
+    too_small = type(value) is hint is int
+    assert ("1 or more" if too_small else config.describe_type(hint)) in message
 
 
 def test_the_nearest_key_is_suggested() -> None:

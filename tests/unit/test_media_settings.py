@@ -28,7 +28,7 @@ V25 = MediaSettings(
         video_total_max_pixels=268_435_456,
         fps=1.0,
         num_frames=None,
-        min_frames=4,
+        min_frames=8,
         max_frames=3600,
         # transformers' OPENAI_CLIP_MEAN and OPENAI_CLIP_STD
         mean=(0.48145466, 0.4578275, 0.40821073),

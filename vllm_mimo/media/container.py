@@ -70,6 +70,16 @@ class Step:
     """The decoder refused it."""
 
 
+def packets(container: InputContainer, stream: Stream) -> Iterator[av.Packet]:
+    """One stream's packets to the end, then one without data that empties a decoder."""
+    try:
+        yield from container.demux(stream)
+    except IndexError:
+        # A damaged transport stream may gain tracks while it is read. PyAV 18 has none to give for
+        # those at the end, after the last packets of all others.
+        return
+
+
 def decoded(container: InputContainer, stream: Stream, threads: int = 0) -> Iterator[Step]:
     """Decode one stream of a newly opened file, packet by packet, to its end.
 
@@ -79,11 +89,13 @@ def decoded(container: InputContainer, stream: Stream, threads: int = 0) -> Iter
     """
     stream.codec_context.thread_type = "AUTO"
     stream.codec_context.thread_count = threads
-    for packet in container.demux(stream):
+    for packet in packets(container, stream):
         if not packet.size and packet.dts is not None:
             continue  # AVI's way to repeat a picture; to FFmpeg's decoders it would be the end
         try:
-            frames = [f for f in packet.decode() if isinstance(f, av.VideoFrame | av.AudioFrame)]
+            frames: list[av.VideoFrame | av.AudioFrame] = [
+                f for f in packet.decode() if isinstance(f, av.VideoFrame | av.AudioFrame)
+            ]
             yield Step(packet, frames, damaged=False)
         except av.FFmpegError:
             yield Step(packet, [], damaged=True)

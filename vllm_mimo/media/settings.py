@@ -136,7 +136,7 @@ class MediaSettings:
                 video_total_max_pixels=pixels("video_total_max_pixels", 16384),
                 fps=float(section.get("fps") or 2.0),
                 num_frames=int(frames) if frames else None,
-                min_frames=int(section.get("min_frames") or 4),
+                min_frames=int(section.get("min_frames") or 8),
                 max_frames=int(section.get("max_frames") or 256),
             ),
             audio=_audio(section, audio) if audio else None,

@@ -11,7 +11,7 @@ import av
 from av.container import InputContainer
 from av.stream import Stream
 
-from vllm_mimo.media.container import Clock, best_stream, decoded, open_media
+from vllm_mimo.media.container import Clock, best_stream, decoded, open_media, packets
 from vllm_mimo.media.cut_short import missing_part
 from vllm_mimo.media.settings import MediaError
 
@@ -112,9 +112,9 @@ def shown_frames(
     by_order = container.format.name == "avi"
     waiting: list[int] = []
     latest, following = None, Fraction(0)
-    packets = damaged = count = 0
+    given = damaged = count = 0
     for step in decoded(container, stream, threads):
-        packets += 1
+        given += bool(step.packet.size)
         if by_order and step.packet.dts is not None:
             heapq.heappush(waiting, step.packet.dts)
         # Before the first frame are what refers to pictures that a cut has taken away.
@@ -130,9 +130,9 @@ def shown_frames(
             following = latest + length
             count += 1
             yield Shown(frame, latest, length)
-    if damaged > MOST_DAMAGE * packets:
+    if damaged > MOST_DAMAGE * given:
         raise MediaError(
-            f"the video is damaged: {damaged} of {packets} packets could not be decoded, "
+            f"the video is damaged: {damaged} of {given} packets could not be decoded, "
             f"{count} frames could; {HELP}"
         )
 
@@ -146,24 +146,26 @@ def _packet_spans(
         return None
     spans: dict[int, int] = {}
     first = None
-    packets = 0
-    for packet in container.demux(stream):
+    count = 0
+    exact = stream.codec_context.name in STAMPED_CODECS
+    for packet in packets(container, stream):
         if not packet.size:
             continue
-        packets += 1
+        count += 1
         if packet.pts is None or packet.is_corrupt or packet.pts in spans:
-            return None
+            exact = False
+            continue
         first = packet.pts if first is None else first
-        if packet.pts < first or (packets == 1 and not packet.is_keyframe):
-            return None  # it refers to pictures before the first
+        if packet.pts < first or (count == 1 and not packet.is_keyframe):
+            exact = False  # it refers to pictures before the first
         if not packet.is_discard:
             spans[packet.pts] = packet.duration or 0
-    if packets < (1 - MOST_DAMAGE) * announced:
+    if count < (1 - MOST_DAMAGE) * announced:
         raise MediaError(
-            f"the video is damaged: its index lists {announced} frames and {packets} can be read; "
+            f"the video is damaged: its index lists {announced} frames and {count} can be read; "
             f"{HELP}"
         )
-    if stream.codec_context.name not in STAMPED_CODECS:
+    if not exact:
         return None
     base = stream.time_base
     return [(pts * base, spans[pts] * base) for pts in sorted(spans)]

@@ -85,7 +85,7 @@ DEFAULTS = VisionSettings(
     video_total_max_pixels=268_435_456,
     fps=1.0,
     num_frames=None,
-    min_frames=4,
+    min_frames=8,
     max_frames=3600,
 )
 """MiMo-V2.5's own values, for users who name this backend with another model."""

@@ -18,11 +18,6 @@ MEDIA_QUERIES = "vllm:mm_cache_queries_total"
 """Media items of requests; vLLM looks up whether it has prepared them before."""
 MEDIA_HITS = "vllm:mm_cache_hits_total"
 """Those of them that it had."""
-ENCODER_HITS = "vllm_mimo:encoder_cache_hits_total"
-"""Media items that needed embeddings, and whose embeddings were there."""
-ENCODER_MISSES = "vllm_mimo:encoder_cache_misses_total"
-"""Media items that a tower embedded."""
-
 ENCODER_HITS = f"{PREFIX}{ENCODER_CACHE_HITS}_total"
 """Media items whose embeddings were there."""
 ENCODER_MISSES = f"{PREFIX}{ENCODER_CACHE_MISSES}_total"
@@ -96,19 +91,12 @@ class EncoderCache:
 
 @dataclass(frozen=True, slots=True)
 class MediaCache:
-    """Media items, by what became of them: one entry for each medium of a request."""
+    """Media items that requests held, and those that vLLM had prepared before."""
 
     queries: int
-    """Looked up in the cache of prepared media."""
     hits: int
-    """Found there: not decoded to tensors again."""
-    encoded: int
-    """Embedded by a tower."""
-    reused: int
-    """Embedded before, and still there. In neither: the prefix cache held all of their tokens."""
 
     @classmethod
     def of(cls, values: Mapping[str, float]) -> MediaCache:
-        """From `read` (since the server's start) or `difference`; 0 where nothing was counted."""
-        names = (MEDIA_QUERIES, MEDIA_HITS, ENCODER_MISSES, ENCODER_HITS)
-        return cls(*(int(values.get(name, 0)) for name in names))
+        """From `read` (since the server's start) or `difference`; zeros where none is counted."""
+        return cls(int(values.get(MEDIA_QUERIES, 0)), int(values.get(MEDIA_HITS, 0)))
