@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +18,19 @@ ENV = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """For every vLLM process that these tests start."""
+MEDIA_LIMITS = {"image": 3, "video": 2, "audio": 2}
+"""Of the shared server, in one request."""
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """`vllm serve` on the bundled trained model, with cached tokens in its usage reports."""
     log = tmp_path_factory.mktemp("server") / "vllm.log"
-    arguments = ["--enable-prompt-tokens-details"]
+    arguments = [
+        "--enable-prompt-tokens-details",
+        "--limit-mm-per-prompt",
+        json.dumps(MEDIA_LIMITS),
+    ]
     with ServerProcess(checkpoints.trained_folder(), arguments, env=ENV, log=log) as running:
         yield running
 

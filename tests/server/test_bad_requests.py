@@ -17,10 +17,6 @@ from vllm_mimo.serving.process import ServerProcess
 from vllm_mimo.tiny import tasks
 
 USER = {"role": "user", "content": "Repeat: amber"}
-PNG = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAE"
-    "hQGAhKmMIQAAAABJRU5ErkJggg=="
-)
 WEATHER = tasks.tool_schema("get_weather")
 
 
@@ -94,14 +90,6 @@ BAD = {
     "content a number": ({"messages": user(5)}, "content"),
     "content part unknown": ({"messages": user([{"type": "hologram"}])}, "type"),
     "content part without a type": ({"messages": user([{"text": "x"}])}, "type"),
-    "image to a text model": (
-        {"messages": user([{"type": "image_url", "image_url": {"url": PNG}}])},
-        "not a multimodal model",
-    ),
-    "sound to a text model": (
-        {"messages": user([{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}])},
-        "not a multimodal model",
-    ),
     "tools empty": ({"tools": []}, "tools"),
     "tools a string": ({"tools": "get_weather"}, "tools"),
     "tool without a function": ({"tools": [{"type": "function"}]}, "function"),
