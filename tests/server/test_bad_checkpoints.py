@@ -68,7 +68,9 @@ def test_the_whole_checkpoint_is_accepted_and_gets_our_class(checkpoint: Path) -
     from vllm.model_executor.models import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-    assert engine_config(checkpoint).model_config.architecture == "MiMoV2ForCausalLM"
+    assert engine_config(checkpoint).model_config.architecture == "MiMoV2OmniForCausalLM"
+    omni = ModelRegistry.models["MiMoV2OmniForCausalLM"]
+    assert omni.module_name == "vllm_mimo.models.omni"
     # What UNTOUCHED, below, looks at in processes without the plugin.
     assert ModelRegistry.models["MiMoV2ForCausalLM"].module_name == "vllm_mimo.models.text"
     assert MODELS_CONFIG_MAP["MiMoV2ForCausalLM"].__module__ == "vllm_mimo.hooks.engine_defaults"
