@@ -16,6 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 INSTANCE_VARIABLE = "VLLM_MIMO_INSTANCE"
 """Names one server among others of the machine; set before it starts its processes, which inherit
@@ -74,27 +75,46 @@ class BoardWriter:
         self.path.unlink(missing_ok=True)
 
 
+class BoardReader:
+    """A board of another process, mapped once. Get it from `open_board`."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self.memory = memory
+        self.names: list[str] = _header(memory)["names"]
+        self.format = f"<{len(self.names)}d"
+
+    def values(self) -> dict[str, float]:
+        """Counters by name, as they stand now; the last ones after the writer has ended."""
+        counters = struct.unpack_from(self.format, self.memory, _HEADER)
+        return dict(zip(self.names, counters, strict=True))
+
+
+def open_board(path: Path) -> BoardReader | None:
+    """The board at `path`; None where there is none (yet)."""
+    try:
+        with path.open("rb") as file:
+            return BoardReader(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError, LookupError):
+        return None
+
+
 def read_board(path: Path) -> dict[str, float]:
-    """Counters by name; none where there is no board (yet)."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return {}
-    if len(content) <= _HEADER:
-        return {}
-    try:
-        names = json.loads(content[:_HEADER].partition(b"\n")[0])["names"]
-    except (ValueError, LookupError):
-        return {}
-    return dict(zip(names, struct.unpack_from(f"<{len(names)}d", content, _HEADER), strict=True))
+    """Counters by name, once; none where there is no board."""
+    board = open_board(path)
+    return board.values() if board is not None else {}
 
 
 def remove_orphans() -> None:
     """Remove this user's boards whose writers are gone."""
     for path in folder().glob(f"vllm-mimo-{os.getuid()}-*"):
         with contextlib.suppress(OSError, ValueError, LookupError):
-            writer = json.loads(path.read_bytes()[:_HEADER].partition(b"\n")[0])["pid"]
+            writer = _header(path.read_bytes())["pid"]
             try:
                 os.kill(writer, 0)
             except ProcessLookupError:
                 path.unlink(missing_ok=True)
+
+
+def _header(content: bytes | mmap.mmap) -> dict[str, Any]:
+    """What a board says of itself. Raises ValueError where it is none."""
+    return json.loads(content[:_HEADER].partition(b"\n")[0])

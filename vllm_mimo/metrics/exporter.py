@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY, Counter
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from vllm_mimo.metrics.board import board_path, read_board
+from vllm_mimo.metrics.board import board_path, open_board
 from vllm_mimo.metrics.names import COUNTERS, PREFIX
 
 LABELS = ("model_name", "engine")
@@ -31,23 +31,24 @@ class MimoStatLogger(StatLoggerBase):
     """Hands on what one engine has counted since the last report."""
 
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
-        self.path = board_path(engine_index)
-        # Of several API processes one is enough: they would count the same things.
-        self.active = getattr(vllm_config.parallel_config, "_api_process_rank", 0) in (-1, 0)
+        # The engine has made its board by now, if its model has one. Of several API processes one
+        # is enough: they would count the same things.
+        active = getattr(vllm_config.parallel_config, "_api_process_rank", 0) in (-1, 0)
+        self.board = open_board(board_path(engine_index)) if active else None
         served = vllm_config.model_config.served_model_name
         self.labels = (served if isinstance(served, str) else served[0], str(engine_index))
         self.seen: dict[str, float] = {}
 
     def record(self, *_: Any, **__: Any) -> None:
-        if not self.active:
+        if self.board is None:
             return
-        for name, value in read_board(self.path).items():
+        for name, value in self.board.values().items():
             if name in COUNTERS and value > self.seen.get(name, 0.0):
                 counter(name).labels(*self.labels).inc(value - self.seen.get(name, 0.0))
                 self.seen[name] = value
 
     def log_engine_initialized(self) -> None:
         """Show every counter from the start, at 0."""
-        if self.active:
-            for name in read_board(self.path):
+        if self.board is not None:
+            for name in self.board.names:
                 counter(name).labels(*self.labels)
