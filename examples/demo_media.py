@@ -6,9 +6,9 @@ makes the second round quick is that the encoders' work is kept.
 
 from __future__ import annotations
 
-import base64
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from openai_omni_client import audio_part, image_part, video_part
 
 from vllm_mimo.serving import samples
 from vllm_mimo.serving.metrics import EncoderCache, difference, read
@@ -20,26 +20,13 @@ LEADS = ("Here is something: ", "Once more, please: ")
 """The words before the medium in each round."""
 
 
-def encoded(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
-
-
 def parts() -> dict[str, dict[str, Any]]:
     """Title -> the medium as a part of a chat message."""
     photo, video, speech = samples.photo(), samples.video(), samples.speech()
     return {
-        f"image_url: {photo.name}, {photo.stat().st_size:,} bytes": {
-            "type": "image_url",
-            "image_url": {"url": f"data:image/jpeg;base64,{encoded(photo)}"},
-        },
-        f"video_url: {video.name}, {video.stat().st_size:,} bytes, with sound": {
-            "type": "video_url",
-            "video_url": {"url": f"data:video/mp4;base64,{encoded(video)}"},
-        },
-        f"input_audio: {speech.name}, {speech.stat().st_size:,} bytes": {
-            "type": "input_audio",
-            "input_audio": {"data": encoded(speech), "format": "wav"},
-        },
+        f"image_url: {photo.name}, {photo.stat().st_size:,} bytes": image_part(photo),
+        f"video_url: {video.name}, {video.stat().st_size:,} bytes, with sound": video_part(video),
+        f"input_audio: {speech.name}, {speech.stat().st_size:,} bytes": audio_part(speech),
     }
 
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.paths import real_config
 from vllm_mimo.attention.window import window_attention
 from vllm_mimo.checkpoints.towers import VisionGeometry
-from vllm_mimo.media.settings import AudioSettings, VisionSettings
+from vllm_mimo.media.settings import MediaSettings, VisionSettings
 from vllm_mimo.reference.vision import VisionTower
 
 pytestmark = [
@@ -50,21 +51,7 @@ PICTURES = VisionSettings(
     min_frames=4,
     max_frames=64,
 )
-SOUND = AudioSettings(
-    sampling_rate=24_000,
-    n_fft=960,
-    hop_length=240,
-    window_size=960,
-    n_mels=128,
-    f_min=0.0,
-    f_max=None,
-    kernel_size=3,
-    stride_size=2,
-    avg_pooler=2,
-    group_size=4,
-    segment_size=6000,
-    ids_per_second=25.0,
-)
+SOUND = MediaSettings.from_config(real_config("MiMo-V2.5")).audio
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,13 @@ def format_timestamp(seconds: float) -> str:
     return f"{int(seconds // 60):02d}:{int(seconds % 60):02d}"
 
 
+def end_of(times: Sequence[float]) -> float:
+    """Seconds at which the last of some frames ends: it is taken to last as long as the first, or
+    one second where there is one.
+    """
+    return times[-1] + (times[1] - times[0] if len(times) > 1 else 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Temporal patches that stand together, and the sound after them."""

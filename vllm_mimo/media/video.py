@@ -15,6 +15,7 @@ import numpy as np
 from av.sidedata.sidedata import SideData, Type
 
 from vllm_mimo.media.container import open_media
+from vllm_mimo.media.layout import end_of
 from vllm_mimo.media.settings import MediaError
 from vllm_mimo.media.sound import on_timeline, read_runs
 from vllm_mimo.media.timeline import HELP, Timeline, scan, shown_frames, video_stream
@@ -43,8 +44,7 @@ class DecodedVideo:
     duration: float
     """Seconds from the first frame's beginning to the last one's end, of the whole video."""
     end: float
-    """Seconds at which the last chosen frame ends, by the reference's rule: after the last time by
-    as much as the second frame is after the first, or by one second for one frame."""
+    """Seconds at which the last chosen frame ends, by the reference's rule (`layout.end_of`)."""
     audio: np.ndarray | None
     """float32 (samples,), mono, at the rate asked for; its first sample is at second 0."""
 
@@ -85,7 +85,7 @@ def decode_video(
         total_frames=len(timeline.times),
         average_fps=timeline.average_fps,
         duration=timeline.duration,
-        end=times[-1] + (times[1] - times[0] if len(times) > 1 else 1.0),
+        end=end_of(times),
         audio=audio,
     )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from vllm.config import VllmConfig
 from vllm.model_executor.models.utils import is_pp_missing_parameter
 
 from vllm_mimo.checkpoints.geometry import TextGeometry
@@ -20,9 +22,38 @@ from vllm_mimo.checkpoints.weights import (
     dequantized,
     unfused,
 )
+from vllm_mimo.config import from_vllm_config
 from vllm_mimo.models.projection import BlockFP8QKV
 
 _QKV_PARTS = ("qkv_proj", "q_proj", "k_proj", "v_proj")
+
+
+class CheckedLoading:
+    """Put before a model class of vLLM: its checkpoint is checked on the way in."""
+
+    config: Any
+    strict: bool
+    experts_filtered: bool
+    loaded_once: bool
+
+    def prepare_checks(self, vllm_config: VllmConfig) -> None:
+        """Call it in `__init__`, once `nn.Module` is initialised and `config` is set."""
+        self.strict = from_vllm_config(vllm_config).strict_checkpoint
+        self.experts_filtered = vllm_config.parallel_config.enable_ep_weight_filter
+        self.loaded_once = False
+
+    def load_weights(self, weights: Weights) -> set[str]:
+        """Load a checkpoint, or a part of one when weights are updated later.
+
+        Raises CheckpointError naming a tensor that is extra, misshapen or, at the first load,
+        missing (unless `mimo.strict_checkpoint` is off).
+        """
+        if self.strict:
+            complete = not self.loaded_once and not self.experts_filtered
+            weights = checked_against_config(weights, self.config, complete)
+        loaded = super().load_weights(weights)  # type: ignore[misc]
+        self.loaded_once = True
+        return loaded
 
 
 def load_text_weights(

@@ -26,10 +26,10 @@ from vllm.transformers_utils.configs.mimo_v2_omni import Mimo_VLVisionConfig
 from vllm_mimo.checkpoints.audio_tokenizer import audio_tokenizer_folder
 from vllm_mimo.config import from_vllm_config
 from vllm_mimo.models.audio import MimoAudioTower
-from vllm_mimo.models.loading import checked_against_config
+from vllm_mimo.models.loading import CheckedLoading
 from vllm_mimo.models.text import MimoV2ForCausalLM
 from vllm_mimo.models.vision import MimoVisionTower
-from vllm_mimo.multimodal.dummy import TEXT, MimoDummyInputs
+from vllm_mimo.multimodal.dummy import MimoDummyInputs
 from vllm_mimo.multimodal.info import MimoProcessingInfo, config_of
 from vllm_mimo.multimodal.processor import MimoProcessor
 
@@ -56,7 +56,7 @@ def _processor(
 
 
 @MULTIMODAL_REGISTRY.register_processor(_processor, info=_info, dummy_inputs=_dummy_inputs)
-class MimoV2OmniForCausalLM(MiMoV2OmniForCausalLM):
+class MimoV2OmniForCausalLM(CheckedLoading, MiMoV2OmniForCausalLM):
     """vLLM's omni model round our towers and our text model."""
 
     def __new__(cls, *, vllm_config: VllmConfig, prefix: str = "") -> nn.Module:
@@ -65,10 +65,6 @@ class MimoV2OmniForCausalLM(MiMoV2OmniForCausalLM):
         # vLLM maps the names in `ignored_layers` here, from what it finds among the arguments.
         return super().__new__(cls, vllm_config=vllm_config, prefix=prefix)
 
-    @classmethod
-    def get_placeholder_str(cls, modality: str, i: int) -> str | None:
-        return TEXT[modality]
-
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         nn.Module.__init__(self)
         model = vllm_config.model_config
@@ -76,10 +72,7 @@ class MimoV2OmniForCausalLM(MiMoV2OmniForCausalLM):
         vision = config.vision_config
         if isinstance(vision, dict):
             vision = Mimo_VLVisionConfig.from_dict(vision)
-        mimo = from_vllm_config(vllm_config)
-        self.strict = mimo.strict_checkpoint
-        self.experts_filtered = vllm_config.parallel_config.enable_ep_weight_filter
-        self.loaded_once = False
+        self.prepare_checks(vllm_config)
         with self._mark_tower_model(vllm_config, {"image", "video"}):
             self.visual = MimoVisionTower(vision, prefix=maybe_prefix(prefix, "visual"))
         self.audio_encoder = None
@@ -97,16 +90,7 @@ class MimoV2OmniForCausalLM(MiMoV2OmniForCausalLM):
         self.make_empty_intermediate_tensors = self.language_model.make_empty_intermediate_tensors
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load a checkpoint, or a part of one when weights are updated later.
-
-        Raises CheckpointError naming a tensor that is extra, misshapen or, at the first load,
-        missing (unless `mimo.strict_checkpoint` is off).
-        """
-        if self.strict:
-            complete = not self.loaded_once and not self.experts_filtered
-            weights = checked_against_config(weights, self.config, complete)
         loaded = super().load_weights(weights)
-        self.loaded_once = True
         if self.audio_encoder is not None and self.audio_encoder.audio_tokenizer is not None:
             # The tokenizer came from its own folder.
             loaded |= {

@@ -46,7 +46,7 @@ from vllm.model_executor.models.utils import (
 from vllm_mimo.attention.layer import make_attention
 from vllm_mimo.checkpoints.geometry import AttentionGeometry, TextGeometry
 from vllm_mimo.config import from_vllm_config
-from vllm_mimo.models.loading import checked_against_config, load_text_weights
+from vllm_mimo.models.loading import CheckedLoading, load_text_weights
 from vllm_mimo.models.projection import make_qkv
 
 
@@ -205,7 +205,7 @@ class MimoModel(MiMoV2Model):
         return load_text_weights(self, weights, super().load_weights)
 
 
-class MimoForCausalLM(MiMoV2FlashForCausalLM):
+class MimoForCausalLM(CheckedLoading, MiMoV2FlashForCausalLM):
     """What Flash and its successors share. Register and use the subclasses."""
 
     upstream: type[nn.Module] = MiMoV2FlashForCausalLM
@@ -221,9 +221,7 @@ class MimoForCausalLM(MiMoV2FlashForCausalLM):
         config = vllm_config.model_config.hf_config.get_text_config()
         self.config = config
         self.quant_config = vllm_config.quant_config
-        self.strict = from_vllm_config(vllm_config).strict_checkpoint
-        self.experts_filtered = vllm_config.parallel_config.enable_ep_weight_filter
-        self.loaded_once = False
+        self.prepare_checks(vllm_config)
         self.model = MimoModel(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
         if get_pp_group().is_last_rank:
             self.lm_head = ParallelLMHead(
@@ -236,19 +234,6 @@ class MimoForCausalLM(MiMoV2FlashForCausalLM):
             self.lm_head = PPMissingLayer()
         self.logits_processor = LogitsProcessor(config.vocab_size)
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
-
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load a checkpoint, or a part of one when weights are updated later.
-
-        Raises CheckpointError naming a tensor that is extra, misshapen or, at the first load,
-        missing (unless `mimo.strict_checkpoint` is off).
-        """
-        if self.strict:
-            complete = not self.loaded_once and not self.experts_filtered
-            weights = checked_against_config(weights, self.config, complete)
-        loaded = super().load_weights(weights)
-        self.loaded_once = True
-        return loaded
 
 
 class MimoFlashForCausalLM(MimoForCausalLM):

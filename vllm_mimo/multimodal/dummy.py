@@ -7,24 +7,18 @@ from typing import Any
 
 from vllm.config.multimodal import MultiModalDummyOptions
 from vllm.inputs import MultiModalDataDict
-from vllm.multimodal.processing import BaseDummyInputsBuilder
+from vllm.model_executor.models.mimo_v2_omni import MiMoV2OmniDummyInputsBuilder
 
 from vllm_mimo.models.limits import PATCHES_AT_ONCE
 from vllm_mimo.multimodal.info import MimoProcessingInfo
 
-TEXT = {
-    "image": "<|vision_start|><|image_pad|><|vision_end|>",
-    "video": "<|vision_start|><|video_pad|><|vision_end|>",
-    "audio": "<|mimo_audio_start|><|audio_pad|><|mimo_audio_end|>",
-}
-"""Placeholder of each kind in a prompt."""
 
+class MimoDummyInputs(MiMoV2OmniDummyInputsBuilder):
+    """vLLM's dummy text with our media. A video longer than one slice of the tower needs no more
+    memory than the slice.
+    """
 
-class MimoDummyInputs(BaseDummyInputsBuilder[MimoProcessingInfo]):
-    """A video longer than one slice of the tower needs no more memory than the slice."""
-
-    def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
-        return "".join(text * mm_counts.get(kind, 0) for kind, text in TEXT.items())
+    info: MimoProcessingInfo
 
     def get_dummy_mm_data(
         self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
@@ -36,7 +30,7 @@ class MimoDummyInputs(BaseDummyInputsBuilder[MimoProcessingInfo]):
             PATCHES_AT_ONCE // vision.merge_size**2,
             seq_len,
         )
-        image = self.info.get_image_size_with_most_features()
+        image = self.info.get_image_size_with_most_features(vision.image_max_pixels)
         frame = self.info.get_image_size_with_most_features(
             min(vision.video_max_pixels, max(most, 1) * vision.factor**2)
         )

@@ -8,16 +8,13 @@ from functools import cached_property
 
 from vllm import envs
 from vllm.model_executor.models.mimo_v2_omni import MiMoV2OmniProcessingInfo
-from vllm.multimodal.parse import ImageSize, MultiModalDataParser
+from vllm.multimodal.parse import MultiModalDataParser
 from vllm.multimodal.processing import InputProcessingContext
 
 from vllm_mimo.checkpoints.audio_tokenizer import audio_tokenizer_folder
 from vllm_mimo.config import CONFIG_ATTRIBUTE, MimoConfig
 from vllm_mimo.media.settings import MediaSettings
 from vllm_mimo.multimodal.parser import MimoDataParser
-
-WIDEST_RATIO = 200
-"""Longest side over shortest that a picture may have."""
 
 
 def config_of(ctx: InputProcessingContext) -> MimoConfig:
@@ -79,13 +76,3 @@ class MimoProcessingInfo(MiMoV2OmniProcessingInfo):
             longest = envs.VLLM_MAX_AUDIO_DECODE_DURATION_S or seq_len
             tokens["audio"] = math.ceil(longest * audio.tokens_per_second) + 1
         return {kind: min(count, seq_len) for kind, count in tokens.items()}
-
-    def get_image_size_with_most_features(self, max_pixels: int | None = None) -> ImageSize:
-        """The size, in pixels, of a picture with the most tokens."""
-        factor = self.settings.vision.factor
-        area = (max_pixels or self.settings.vision.image_max_pixels) // factor**2
-        for units in range(area, 0, -1):
-            height = next(h for h in range(math.isqrt(units), 0, -1) if units % h == 0)
-            if units // height <= WIDEST_RATIO * height:
-                return ImageSize(width=units // height * factor, height=height * factor)
-        return ImageSize(width=factor, height=factor)

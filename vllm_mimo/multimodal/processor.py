@@ -18,7 +18,7 @@ from vllm.multimodal.processing import (
 )
 
 from vllm_mimo.media import audio, images, pictures
-from vllm_mimo.media.layout import Group, group_video, video_tokens
+from vllm_mimo.media.layout import Group, end_of, group_video, video_tokens
 from vllm_mimo.multimodal.info import MimoProcessingInfo
 from vllm_mimo.multimodal.options import MediaOptions
 
@@ -81,7 +81,7 @@ class MimoProcessor(BaseMultiModalProcessor[MimoProcessingInfo]):
                 sound = audio.token_count(len(mel), settings.audio)
                 rate = settings.audio.tokens_per_second
             groups = group_video(
-                times[::step], _end(times), sound, rate, settings.interleave_seconds
+                times[::step], end_of(times), sound, rate, settings.interleave_seconds
             )
             pixels.append(patches)
             grids.append(grid)
@@ -146,7 +146,8 @@ class MimoProcessor(BaseMultiModalProcessor[MimoProcessingInfo]):
             return tokenizer.encode(text, add_special_tokens=False)
 
         def picture_tokens(grid: torch.Tensor) -> int:
-            return int(grid[1] * grid[2]) // vision.merge_size**2
+            _, rows, columns = grid.tolist()
+            return images.grid_tokens((1, rows, columns), vision)
 
         def image(index: int) -> PromptUpdateDetails:
             grid = out_mm_kwargs["image"][index]["image_grid_thw"].data
@@ -178,8 +179,3 @@ class MimoProcessor(BaseMultiModalProcessor[MimoProcessingInfo]):
             PromptReplacement("video", [ids.video], video),
             PromptReplacement("audio", [ids.audio], sound),
         ]
-
-
-def _end(times: Sequence[float]) -> float:
-    """Seconds at which the last frame ends, taken to last as long as the first."""
-    return times[-1] + (times[1] - times[0] if len(times) > 1 else 1.0)

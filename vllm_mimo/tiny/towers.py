@@ -6,7 +6,6 @@ that pictures and sounds that differ stay different on the way: see `_tensor`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from vllm_mimo.checkpoints.towers import (
     audio_tensors,
     vision_tensors,
 )
+from vllm_mimo.tiny.write import write_json
 
 _SEED_OFFSET = 1 << 32
 """Keeps the towers' draws apart from the text model's of the same seed."""
@@ -110,5 +110,5 @@ def write_tokenizer(
     weights = target / "model.safetensors"
     save_file(tensors, weights, metadata={"format": "pt"})
     weights.chmod(0o644)
-    (target / "config.json").write_text(json.dumps(dict(config), indent=2) + "\n")
+    write_json(target / "config.json", dict(config))
     return sum(tensor.nbytes for tensor in tensors.values())

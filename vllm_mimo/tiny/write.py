@@ -117,12 +117,12 @@ def write_checkpoint(
         save_file(shard, folder / file, metadata={"format": "pt"})
         (folder / file).chmod(0o644)
         index |= dict.fromkeys(shard, file)
-    _write_json(
+    write_json(
         folder / "model.safetensors.index.json",
         {"metadata": {"total_size": sum(sizes)}, "weight_map": dict(sorted(index.items()))},
     )
-    _write_json(folder / "config.json", dict(config))
-    _write_json(
+    write_json(folder / "config.json", dict(config))
+    write_json(
         folder / "generation_config.json",
         {"eos_token_id": [config["pad_token_id"], config["eos_token_id"]]},
     )
@@ -130,5 +130,6 @@ def write_checkpoint(
     return sum(sizes)
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a config as hub repositories hold it."""
     path.write_text(json.dumps(content, indent=2) + "\n")

@@ -80,10 +80,9 @@ _MODEL_ENTRIES = (
     Entry(
         _OMNI,
         "MiMoV2OmniProcessingInfo.get_image_size_with_most_features",
-        used_by=_INFO,
+        used_by=_DUMMY,
         why="the largest picture, for the memory profile",
         parameters=("max_pixels",),
-        overrides=True,
     ),
     Entry(
         _OMNI,
@@ -96,8 +95,23 @@ _MODEL_ENTRIES = (
         _OMNI,
         "MiMoV2OmniDummyInputsBuilder.__init__",
         used_by=_MODEL,
-        why="vLLM's own dummies where the plugin is off",
+        why="base class of our dummies, and vLLM's own where the plugin is off",
         parameters=("info",),
+    ),
+    Entry(
+        _OMNI,
+        "MiMoV2OmniDummyInputsBuilder",
+        used_by=_DUMMY,
+        why="a prompt with so many items",
+        attributes=("get_dummy_text",),
+    ),
+    Entry(
+        _OMNI,
+        "MiMoV2OmniDummyInputsBuilder.get_dummy_mm_data",
+        used_by=_DUMMY,
+        why="the largest items that one forward of a tower takes",
+        parameters=("seq_len", "mm_counts", "mm_options"),
+        overrides=True,
     ),
 )
 
@@ -105,25 +119,9 @@ _DUMMY_ENTRIES = (
     Entry(
         _PROCESSING,
         "BaseDummyInputsBuilder.__init__",
-        used_by=_DUMMY,
-        why="base class of our dummies",
+        used_by=_MODEL,
+        why="what the registry takes as dummies",
         parameters=("info",),
-    ),
-    Entry(
-        _PROCESSING,
-        "BaseDummyInputsBuilder.get_dummy_text",
-        used_by=_DUMMY,
-        why="a prompt with so many items",
-        parameters=("mm_counts",),
-        overrides=True,
-    ),
-    Entry(
-        _PROCESSING,
-        "BaseDummyInputsBuilder.get_dummy_mm_data",
-        used_by=_DUMMY,
-        why="the largest items that one forward of a tower takes",
-        parameters=("seq_len", "mm_counts", "mm_options"),
-        overrides=True,
     ),
     Entry(
         _PROCESSING,

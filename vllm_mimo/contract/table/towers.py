@@ -36,14 +36,6 @@ _OMNI_ENTRIES = (
     ),
     Entry(
         _OMNI,
-        "MiMoV2OmniForCausalLM.get_placeholder_str",
-        used_by=_MODEL,
-        why="what stands for an item in a chat prompt",
-        parameters=("modality", "i"),
-        overrides=True,
-    ),
-    Entry(
-        _OMNI,
         "MiMoV2OmniForCausalLM._process_image_input",
         used_by=_MODEL,
         why="pictures pass the tower in slices; embeddings that a user sends are left to vLLM",
