@@ -221,6 +221,20 @@ def table(rounds: dict[str, PrefixCache]) -> None:
         print(f"  {name:8}{cache.queries:10}{cache.hits:8}{cache.rate:8.0%}")
 
 
+def why(values: dict[str, float]) -> None:
+    """The plugin's own figures: what its two KV pools found, and why the rest was computed."""
+    reasons = {
+        "never cached before": "no_prefix",
+        "evicted": "evicted_full",
+        "no sliding-window tail": "no_tail",
+    }
+    prefix = "vllm_mimo:prefix_missed_tokens_"
+    if f"{prefix}no_prefix_total" not in values:
+        return
+    missed = [f"{text} {values[f'{prefix}{name}_total']:.0f}" for text, name in reasons.items()]
+    print(f"\nTokens computed, media included: {', '.join(missed)}")
+
+
 def sees(model: str) -> bool:
     """Whether a checkpoint has towers, as far as its config is at hand."""
     config = Path(model) / "config.json"
@@ -241,7 +255,9 @@ def demo(model: str, trained: bool) -> int:
         first, cache_1 = one_round("First round: cold cache", chat)
         second, cache_2 = one_round("Second round: the same requests again", chat)
         shown, encoder = demo_media.show_twice(chat) if sees(model) else ([], [])
+        values = read(server.url)
     table({"first": cache_1, "second": cache_2})
+    why(values)
     found = problems(first, second, trained)
     if shown:
         demo_media.table(encoder)

@@ -30,6 +30,13 @@ SERVE_ARGS_MODULES = (
 """Where ``validate_parsed_serve_args`` lives, newest first."""
 
 
+KV_PLANNING_MODULES = (
+    "vllm.v1.core.kv_cache_planning",  # 0.33
+    "vllm.v1.core.kv_cache_utils",  # 0.32
+)
+"""Where vLLM's KV planning functions live, newest first."""
+
+
 class UnsupportedVllmError(RuntimeError):
     """vLLM is missing, or its version is not one the plugin supports."""
 

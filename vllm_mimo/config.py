@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import os
 import types
 import typing
@@ -28,6 +29,17 @@ SECTION = "mimo"
 
 CONFIG_ATTRIBUTE = "vllm_mimo"
 """Attribute of a model's `hf_config` that carries the keys to where vLLM hands on nothing else."""
+
+LIMITS = {
+    "max_image_pixels": (1, math.inf),
+    "swa_pool_fraction": (0.001, 0.95),
+    "swa_pool_blocks": (2, math.inf),
+    "swa_block_size": (1, math.inf),
+    "tail_interval": (0, math.inf),
+    "tail_dense_until": (0, math.inf),
+    "shadow_fraction": (0.0, 1.0),
+}
+"""Smallest and largest value of the keys that are numbers."""
 
 FROM_ENV = ENV_VAR
 FROM_ARGS = f"--additional-config {SECTION}"
@@ -69,6 +81,37 @@ class MimoConfig:
     max_image_pixels: int = option(
         67_108_864, "Refuse images of more pixels, before they are decoded."
     )
+    two_pools: bool = option(
+        True, "Keep full-attention and SWA KV in two pools; off leaves vLLM's one pool."
+    )
+    swa_pool_fraction: float | None = option(
+        None, "Share of the KV cache's bytes for the SWA pool; null chooses it."
+    )
+    swa_pool_blocks: int | None = option(
+        None, "Blocks of the SWA pool, instead of a share of the bytes."
+    )
+    swa_block_size: int | None = option(
+        None,
+        "Tokens per SWA block; null: as many as in a full-attention block, which it must divide.",
+    )
+    bounded_replay: bool = option(
+        True, "Resume without an SWA tail by a bounded replay; off cuts the hit to the last tail."
+    )
+    eviction: Literal["return_time", "lru"] = option(
+        "return_time",
+        "Which cached blocks are evicted first: those least likely to be asked for soon, or the "
+        "least recently used.",
+    )
+    tail_interval: int = option(
+        2048, "Tokens between the SWA tails that are kept near a prompt's start; 0 for none."
+    )
+    tail_dense_until: int = option(8192, "Tokens up to which 'tail_interval' applies.")
+    prefix_hash: Literal["xxhash", "vllm"] = option(
+        "xxhash", "Hash of prefix-cache blocks: 128-bit xxHash, or what vLLM's flag says."
+    )
+    shadow_fraction: float = option(
+        0.0, "Share of greedy requests with a cache hit that are computed again to compare."
+    )
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
@@ -79,11 +122,13 @@ class MimoConfig:
                     f"{SECTION} config: {field.name!r} must be {describe_type(hints[field.name])}, "
                     f"got {value!r} ({type(value).__name__})"
                 )
-        if self.max_image_pixels < 1:
-            raise MimoConfigError(
-                f"{SECTION} config: 'max_image_pixels' must be 1 or more, "
-                f"got {self.max_image_pixels!r}"
-            )
+        for key, (low, high) in LIMITS.items():
+            value = getattr(self, key)
+            if value is not None and not low <= value <= high:
+                most = "or more" if high == math.inf else f"to {high:g}"
+                raise MimoConfigError(
+                    f"{SECTION} config: {key!r} must be {low:g} {most}, got {value!r}"
+                )
 
 
 def from_sources(

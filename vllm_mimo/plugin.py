@@ -48,11 +48,12 @@ def register() -> None:
         return
     from vllm.model_executor.models import ModelRegistry
 
-    from vllm_mimo.hooks import engine_defaults, hf_config, serve_defaults
+    from vllm_mimo.hooks import engine_defaults, hf_config, kv_defaults, serve_defaults
 
     for architecture, target in MODELS.items():
         ModelRegistry.register_model(architecture, target)
     hf_config.install()
     engine_defaults.install()
+    kv_defaults.install()
     serve_defaults.install()
     _registered = True

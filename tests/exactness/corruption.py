@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-FULL, SWA = "FullAttentionSpec", "SlidingWindowSpec"
+FULL, SWA = "full", "SWA"
 
 
 class Inside:
@@ -22,7 +22,10 @@ class Inside:
 
     def groups_of(self, kind: str) -> list[int]:
         """Numbers of the KV cache groups of one kind of layer."""
-        return [i for i, g in enumerate(self.groups) if type(g.kv_cache_spec).__name__ == kind]
+        from vllm.v1.kv_cache_interface import SlidingWindowSpec
+
+        windows = [isinstance(g.kv_cache_spec, SlidingWindowSpec) for g in self.groups]
+        return [i for i, is_window in enumerate(windows) if is_window == (kind == SWA)]
 
     def overwrite_slot(self, request: str, kind: str, position: int, seed: int) -> None:
         """Put noise of the cache's own size into one token's K and V, in all layers of a kind.

@@ -87,7 +87,8 @@ def test_interleaved_media_in_a_batch_with_and_without_caches(engine: Engine, or
         check_greedy(oracle.logits(parts), [one["prompt"]], [one["output"]])
         assert one["output"] == two["output"] == three["output"]
     assert [o["cached"] for o in first] == [o["cached"] for o in without] == [0] * 4
-    assert again[0]["cached"] == 256, "the picture's tokens among them"
+    whole = (len(again[0]["prompt"]) - 1) // 64 * 64
+    assert again[0]["cached"] == whole > 256, "the picture's tokens among them"
 
 
 def test_another_picture_under_the_same_text_is_no_hit(engine: Engine, oracle: Oracle):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -262,6 +263,27 @@ def test_usage_counts_and_cached_tokens_agree_with_the_metrics(
     assert usage.prompt_tokens > 1000
     assert cached[0] == 0
     assert usage.prompt_tokens * 0.75 < cached[1] < usage.prompt_tokens
+
+
+def test_metrics_say_what_the_two_pools_found_and_why_not_more(
+    talker: Talker, server: ServerProcess
+) -> None:
+    [asked] = recalls(1, seed=17, notes=100)
+    before = metrics.read(server.url)
+    for _ in range(2):
+        talker.whole(messages=asked.messages, max_tokens=8)
+    length, end = prompt_length(asked.messages), time.monotonic() + 20
+    name = "vllm_mimo:prefix_cached_tokens_total"
+    while True:  # figures arrive with the engine's next report
+        grown = metrics.difference(before, metrics.read(server.url))
+        if grown[name] or time.monotonic() > end:
+            break
+        time.sleep(0.2)
+    missed = sum(value for key, value in grown.items() if "prefix_missed_tokens" in key)
+    assert length * 0.75 < grown[name] < length
+    assert grown[name] + missed == 2 * length
+    for pool in ("full", "swa"):
+        assert 0 <= metrics.read(server.url)[f"vllm_mimo:{pool}_pool_usage"] < 1
 
 
 def test_requests_at_the_same_time_get_their_own_answers(talker: Talker) -> None:

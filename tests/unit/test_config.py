@@ -25,18 +25,43 @@ JSON_VALUES = st.recursive(
 )
 
 
+NUMBERS = {
+    "max_image_pixels": (1, 10**12),
+    "swa_pool_fraction": (0.001, 0.95),
+    "swa_pool_blocks": (2, 10**12),
+    "swa_block_size": (1, 10**12),
+    "tail_interval": (0, 10**12),
+    "tail_dense_until": (0, 10**12),
+    "shadow_fraction": (0.0, 1.0),
+}
+"""Keys that are numbers, with the values that are tried; the first is the smallest allowed."""
+
+
+def kinds(key: str) -> set[type]:
+    """The types in a key's annotation, without None."""
+    return set(get_args(HINTS[key]) or (HINTS[key],)) - {type(None)}
+
+
 def valid_values(key: str) -> st.SearchStrategy:
-    hint = HINTS[key]
-    if hint is int:
-        return st.integers(1, 10**12)
-    return st.booleans() if hint is bool else st.sampled_from(get_args(hint))
+    nothing = st.none() if type(None) in get_args(HINTS[key]) else st.nothing()
+    if key in NUMBERS:
+        low, high = NUMBERS[key]
+        return nothing | (st.floats if float in kinds(key) else st.integers)(low, high)
+    return st.booleans() if HINTS[key] is bool else st.sampled_from(get_args(HINTS[key]))
 
 
 def fits(key: str, value: object) -> bool:
-    hint = HINTS[key]
-    if hint in (bool, int):
-        return type(value) is hint and (hint is bool or value >= 1)
-    return value in list(get_args(hint))
+    if key not in NUMBERS:
+        return type(value) is bool if HINTS[key] is bool else value in get_args(HINTS[key])
+    if value is None:
+        return type(None) in get_args(HINTS[key])
+    low, high = NUMBERS[key]
+    most = high if float in kinds(key) else float("inf")
+    return is_number(key, value) and low <= value <= most
+
+
+def is_number(key: str, value: object) -> bool:
+    return type(value) is int or (type(value) is float and float in kinds(key))
 
 
 layers = st.fixed_dictionaries({}, optional={key: valid_values(key) for key in KEYS})
@@ -93,8 +118,10 @@ def test_a_value_is_taken_exactly_when_its_type_fits(key: str, value: object) ->
     message = str(caught.value)
     assert repr(key) in message
     assert repr(value) in message
-    too_small = type(value) is hint is int
-    assert ("1 or more" if too_small else config.describe_type(hint)) in message
+    if key in NUMBERS and is_number(key, value):
+        assert f"must be {NUMBERS[key][0]:g} " in message
+    else:
+        assert config.describe_type(hint) in message
 
 
 def test_the_nearest_key_is_suggested() -> None:

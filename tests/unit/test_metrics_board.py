@@ -11,7 +11,14 @@ import pytest
 from prometheus_client import REGISTRY
 
 from vllm_mimo.metrics import board
-from vllm_mimo.metrics.names import COUNTERS, ENCODER_CACHE_HITS
+from vllm_mimo.metrics.names import (
+    COUNTERS,
+    ENCODER_CACHE_HITS,
+    FIGURES,
+    FULL_EVICTED,
+    FULL_POOL_USAGE,
+    GAUGES,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +36,9 @@ def test_a_reader_sees_what_the_writer_counts():
     writer.add("b", 2.5)
     writer.add("a", 4)
     assert board.read_board(path) == {"a": 5.0, "b": 2.5}
+    writer.set("b", 0.125)
+    writer.add("b")
+    assert board.read_board(path) == {"a": 5.0, "b": 1.125}
     assert path.stat().st_mode & 0o077 == 0, "for this user only"
     writer.close()
     assert not path.exists() and board.read_board(path) == {}
@@ -70,7 +80,7 @@ def test_other_files_are_no_boards(content):
 def test_the_exporter_shows_growth_once():
     from vllm_mimo.metrics.exporter import MimoStatLogger
 
-    writer = board.BoardWriter(board.board_path(5), tuple(COUNTERS))
+    writer = board.BoardWriter(board.board_path(5), FIGURES)
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(_api_process_rank=0),
         model_config=SimpleNamespace(served_model_name="tiny"),
@@ -92,3 +102,51 @@ def test_the_exporter_shows_growth_once():
     MimoStatLogger(config, 5).record(None, None)
     assert shown() == 2, "one of several API processes counts"
     writer.close()
+
+
+def shown(name: str, engine: int) -> float | None:
+    return REGISTRY.get_sample_value(
+        f"vllm_mimo:{name}", {"model_name": "tiny", "engine": str(engine)}
+    )
+
+
+def test_the_exporter_shows_gauges_as_they_stand_and_counters_as_totals():
+    from vllm_mimo.metrics.exporter import MimoStatLogger
+
+    writer = board.BoardWriter(board.board_path(6), FIGURES)
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(_api_process_rank=-1),
+        model_config=SimpleNamespace(served_model_name=["tiny", "alias"]),
+    )
+    logger = MimoStatLogger(config, 6)
+    logger.log_engine_initialized()
+    for name in FIGURES:
+        assert shown(name if name in GAUGES else f"{name}_total", 6) == 0, name
+    for usage, evicted in ((0.75, 10), (0.25, 10), (0.5, 12)):
+        writer.set(FULL_POOL_USAGE, usage)
+        writer.set(FULL_EVICTED, evicted)
+        logger.record(None, None)
+        assert shown(FULL_POOL_USAGE, 6) == usage, "falls as well as rises"
+        assert shown(f"{FULL_EVICTED}_total", 6) == evicted
+    writer.close()
+
+
+def test_a_figure_is_a_counter_or_a_gauge_and_says_what_it_is():
+    assert not COUNTERS.keys() & GAUGES.keys()
+    assert sorted(FIGURES) == sorted([*COUNTERS, *GAUGES])
+    for text in (*COUNTERS.values(), *GAUGES.values()):
+        assert text.endswith(".") and text[0].isupper()
+
+
+def test_all_writers_of_an_engine_share_its_board(monkeypatch):
+    monkeypatch.setattr(board, "_boards", {})
+    engines = [
+        SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_index=i)) for i in (0, 1)
+    ]
+    first, second = map(board.engine_board, engines)
+    assert board.engine_board(engines[0]) is first is not second
+    first.set(FULL_POOL_USAGE, 0.5)
+    assert board.read_board(board.board_path(0))[FULL_POOL_USAGE] == 0.5
+    assert board.read_board(board.board_path(1))[FULL_POOL_USAGE] == 0
+    for writer in (first, second):
+        writer.close()

@@ -16,6 +16,7 @@ from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdate
 from vllm_mimo.checkpoints.geometry import ARCHITECTURES
 from vllm_mimo.checkpoints.schema import is_described
 from vllm_mimo.config import CONFIG_ATTRIBUTE, MimoConfig, from_vllm_config
+from vllm_mimo.hooks.kv_defaults import choose_kv
 from vllm_mimo.hooks.media_defaults import choose_media
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class MimoDefaults(VerifyAndUpdateConfig):
             check_local_checkpoint(vllm_config)
         choose_fp8_on_cpu(vllm_config, config)
         choose_media(vllm_config, config)
+        choose_kv(vllm_config, config)
 
 
 def check_local_checkpoint(vllm_config: VllmConfig) -> None:

@@ -16,7 +16,12 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from vllm_mimo.metrics.names import FIGURES
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 INSTANCE_VARIABLE = "VLLM_MIMO_INSTANCE"
 """Names one server among others of the machine; set before it starts its processes, which inherit
@@ -70,9 +75,26 @@ class BoardWriter:
         self.values[name] += amount
         struct.pack_into("<d", self.memory, self.places[name], self.values[name])
 
+    def set(self, name: str, value: float) -> None:
+        """Write one figure."""
+        self.values[name] = value
+        struct.pack_into("<d", self.memory, self.places[name], value)
+
     def close(self) -> None:
         """Remove the file. A reader that has it open keeps the last values."""
         self.path.unlink(missing_ok=True)
+
+
+_boards: dict[Path, BoardWriter] = {}
+
+
+def engine_board(vllm_config: VllmConfig) -> BoardWriter:
+    """The board of this process's engine, made once for all that write on it."""
+    index = getattr(vllm_config.parallel_config, "data_parallel_index", 0) or 0
+    path = board_path(index)
+    if path not in _boards:
+        _boards[path] = BoardWriter(path, FIGURES)
+    return _boards[path]
 
 
 class BoardReader:

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from prometheus_client import REGISTRY, Counter
+from prometheus_client import REGISTRY, Counter, Gauge
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from vllm_mimo.metrics.board import board_path, open_board
-from vllm_mimo.metrics.names import COUNTERS, PREFIX
+from vllm_mimo.metrics.names import COUNTERS, GAUGES, PREFIX
 
 LABELS = ("model_name", "engine")
 
-_made: dict[str, Counter] = {}
+_made: dict[str, Counter | Gauge] = {}
 
 
-def counter(name: str) -> Counter:
-    """The process's Prometheus counter of that name."""
+def figure(name: str) -> Any:
+    """The process's Prometheus counter or gauge of that name."""
     if name not in _made:
-        _made[name] = Counter(PREFIX + name, COUNTERS[name], LABELS, registry=REGISTRY)
+        kind, texts = (Counter, COUNTERS) if name in COUNTERS else (Gauge, GAUGES)
+        _made[name] = kind(PREFIX + name, texts[name], LABELS, registry=REGISTRY)
     return _made[name]
 
 
@@ -43,12 +44,14 @@ class MimoStatLogger(StatLoggerBase):
         if self.board is None:
             return
         for name, value in self.board.values().items():
-            if name in COUNTERS and value > self.seen.get(name, 0.0):
-                counter(name).labels(*self.labels).inc(value - self.seen.get(name, 0.0))
+            if name in GAUGES:
+                figure(name).labels(*self.labels).set(value)
+            elif name in COUNTERS and value > self.seen.get(name, 0.0):
+                figure(name).labels(*self.labels).inc(value - self.seen.get(name, 0.0))
                 self.seen[name] = value
 
     def log_engine_initialized(self) -> None:
-        """Show every counter from the start, at 0."""
+        """Show every figure from the start, at 0."""
         if self.board is not None:
             for name in self.board.names:
-                counter(name).labels(*self.labels)
+                figure(name).labels(*self.labels)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 
-from vllm_mimo.metrics.board import BoardWriter, board_path
+from vllm_mimo.metrics.board import BoardWriter, engine_board
 from vllm_mimo.metrics.names import (
-    COUNTERS,
     ENCODED_TOKENS,
     ENCODER_CACHE_HITS,
     ENCODER_CACHE_MISSES,
@@ -29,8 +28,7 @@ class CountingEncoderCacheManager(EncoderCacheManager):
         cls, *, cache_size: int, vllm_config: VllmConfig
     ) -> CountingEncoderCacheManager:
         made = cls(cache_size)
-        index = getattr(vllm_config.parallel_config, "data_parallel_index", 0) or 0
-        made.board = BoardWriter(board_path(index), tuple(COUNTERS))
+        made.board = engine_board(vllm_config)
         return made
 
     def check_and_update_cache(self, request: Request, input_id: int) -> bool:

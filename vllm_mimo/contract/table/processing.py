@@ -190,13 +190,6 @@ PROCESSING_ENTRIES = (
         parameters=("input_id",),
     ),
     Entry(
-        ("vllm.v1.request",),
-        "Request",
-        used_by=_COUNTING,
-        why="whose media are counted",
-        attributes=("request_id",),
-    ),
-    Entry(
         ("vllm.config.ec_manager_config",),
         "EncoderCacheManagerConfig",
         used_by=_DEFAULTS,

@@ -1,0 +1,1 @@
+"""The plugin's one scheduler class and the policies that plug into it."""
