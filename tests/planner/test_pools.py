@@ -14,7 +14,7 @@ from vllm_mimo.planner.serving import Serving, buckets
 
 V25 = TextGeometry.from_config(real_config("MiMo-V2.5"))
 PRO = TextGeometry.from_config(real_config("MiMo-V2.5-Pro"))
-SERVING = Serving(max_model_len=131_072, batched_tokens=8192, max_num_seqs=1024)
+SERVING = Serving(131_072, 8192, 1024, block_size=16)
 GB = 10**9
 
 
@@ -55,7 +55,7 @@ def test_the_balanced_fraction_fills_both_pools():
     mix = (MixPart(1024, 0.7), MixPart(8192, 0.3))
     pools = plan_pools(V25, 8, SERVING, [20 * GB])
     fraction = pools.balanced_fraction(mix)
-    settings = Serving(131_072, 8192, 1024, window_fraction=fraction)
+    settings = Serving(131_072, 8192, 1024, window_fraction=fraction, block_size=16)
     balanced = plan_pools(V25, 8, settings, [20 * GB])
     assert balanced.concurrent(mix)[0] > pools.concurrent(mix)[0]
     mean, requests = balanced.mean_charge(mix), balanced.concurrent(mix)[0]
@@ -78,7 +78,7 @@ def test_fp8_halves_and_mtp_adds_layers():
 
 
 def test_stages_share_block_ids_so_the_tightest_decides():
-    serving = Serving(131_072, 8192, 1024, pp=2)
+    serving = Serving(131_072, 8192, 1024, pp=2, block_size=16)
     pools = plan_pools(V25, 4, serving, [10 * GB, 4 * GB])
     tight = plan_pools(V25, 4, serving, [40 * GB, 4 * GB])
     assert (pools.full_blocks, pools.window_blocks) == (tight.full_blocks, tight.window_blocks)

@@ -14,7 +14,7 @@ from vllm_mimo.planner.upstream import VllmPool, layer_specs, plan_upstream, sta
 
 V25 = TextGeometry.from_config(real_config("MiMo-V2.5"))
 PRO = TextGeometry.from_config(real_config("MiMo-V2.5-Pro"))
-SERVING = Serving(max_model_len=1 << 20, batched_tokens=8192, max_num_seqs=1024)
+SERVING = Serving(1 << 20, 8192, 1024, block_size=16)
 BUDGET = 70 * 10**9
 
 
@@ -71,7 +71,7 @@ def test_bytes_of_a_running_request_of_v25_at_tp8():
 def test_pro_has_nothing_to_pad_and_mtp_fills_v25s_groups():
     pools, pool = both(PRO, 8, SERVING)
     assert comparison.ratio(pools, pool)["window"] == pytest.approx(1.0)
-    mtp = Serving(1 << 20, 8192, 1024, mtp=3)
+    mtp = Serving(1 << 20, 8192, 1024, mtp=3, block_size=16)
     pools, pool = both(V25, 8, mtp)
     assert comparison.ratio(pools, pool)["window"] == pytest.approx(42 / 45)
 
@@ -86,12 +86,12 @@ def test_settled_counts_the_tokens_in_flight_once():
 
 
 def test_stages_add_up_and_fp8_halves():
-    serving = Serving(1 << 17, 8192, 1024, pp=2)
+    serving = Serving(1 << 17, 8192, 1024, pp=2, block_size=16)
     staged = plan_upstream(V25, 4, serving, [BUDGET, BUDGET])
     whole = plan_upstream(V25, 4, SERVING, [BUDGET])
     assert [group.layers for group in staged.groups] == [group.layers for group in whole.groups]
     assert whole.bytes_per_block <= staged.bytes_per_block <= 1.2 * whole.bytes_per_block
-    fp8 = plan_upstream(V25, 4, Serving(1 << 20, 8192, 1024, "fp8"), [BUDGET])
+    fp8 = plan_upstream(V25, 4, Serving(1 << 20, 8192, 1024, "fp8", block_size=16), [BUDGET])
     assert 2 * fp8.bytes_per_block == whole.bytes_per_block
 
 

@@ -57,6 +57,12 @@ SCHEDULING_ENTRIES = (
             ),
         )
     ),
+    Entry(
+        ("vllm.v1.core.sched.scheduler",),
+        "Scheduler",
+        used_by=_OURS,
+        why="the plain scheduler, where steps are not scheduled ahead",
+    ),
     *(
         Entry(
             ("vllm.v1.core.sched.scheduler",),
