@@ -107,7 +107,9 @@ class MimoConfig:
     )
     tail_dense_until: int = option(8192, "Tokens up to which 'tail_interval' applies.")
     prefix_hash: Literal["xxhash", "vllm"] = option(
-        "xxhash", "Hash of prefix-cache blocks: 128-bit xxHash, or what vLLM's flag says."
+        "xxhash",
+        "Hash of prefix-cache blocks: 128-bit xxHash, whatever `--prefix-caching-hash-algo` says, "
+        'or "vllm" for that flag (SHA-256 by default).',
     )
     shadow_fraction: float = option(
         0.0, "Share of greedy requests with a cache hit that are computed again to compare."
