@@ -17,6 +17,7 @@ from vllm_mimo.checkpoints.geometry import TextGeometry
 from vllm_mimo.kv.sizing import KVShape
 from vllm_mimo.reference.attention import attend_dense
 from vllm_mimo.reference.text import MiMoV2Reference
+from vllm_mimo.worker.parts import WriteGuardPart
 
 DEVICE = os.environ.get("DEVICE", "cuda")
 
@@ -128,10 +129,9 @@ def test_swa_kv_is_exact_one_window_before_the_hit(model) -> None:
 
 def test_slots_below_the_write_start_are_not_written() -> None:
     """As the cache kernels see them: a row a group of one buffer, -1 for what is not written."""
-    parts = pytest.importorskip("vllm_mimo.worker.parts", exc_type=ImportError)
     buffer = torch.arange(2 * 64, device=DEVICE).view(2, 64)
     before = buffer.cpu().clone()
-    guard = parts.WriteGuardPart(None)
+    guard = WriteGuardPart(None)
     guard.write_starts = {"a": 12, "c": 100, "gone": 5}
     guard.slot_mappings(buffer[:, :40], ["b", "a", "c"], [0, 10, 90], [0, 8, 16, 30])
     full, window = buffer.cpu()

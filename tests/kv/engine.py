@@ -10,8 +10,9 @@ import numpy as np
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request, RequestStatus
 
+from vllm_mimo.scheduling.handover import WRITE_STARTS
 from vllm_mimo.scheduling.window_release import WindowRelease
-from vllm_mimo.scheduling.write_guard import WRITE_STARTS, WriteGuard
+from vllm_mimo.scheduling.write_guard import WriteGuard
 
 from .geometry import Geometry, make_request
 from .invariants import check_windows

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vllm_mimo.kv.groups import WINDOW_GROUP
 from vllm_mimo.kv.sizing import running_blocks
-from vllm_mimo.kv.spec import WINDOW_GROUP
 
 from .worker import require
 

@@ -10,8 +10,8 @@ import numpy as np
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
+from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
 from vllm_mimo.kv.sizing import running_blocks
-from vllm_mimo.kv.spec import FULL_GROUP, WINDOW_GROUP
 
 from .worker import require
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_mimo.kv.spec import WINDOW_GROUP
+from vllm_mimo.kv.groups import WINDOW_GROUP
 
 from . import invariants
 from .engine import Engine

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from vllm_mimo.kv.spec import FULL_GROUP, WINDOW_GROUP
-from vllm_mimo.scheduling.write_guard import WRITE_STARTS
+from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
+from vllm_mimo.scheduling.handover import WRITE_STARTS
 from vllm_mimo.worker.parts import make_parts
 
 from .geometry import Geometry

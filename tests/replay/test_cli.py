@@ -51,7 +51,6 @@ def test_table_and_options(trace: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_plot(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "p.png"
     assert run(trace, "--budget", "1GB", "--policy", "vllm", "--plot", picture) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -212,7 +212,7 @@ def test_a_users_subclasses_of_ours_stay(scheduler: str | type) -> None:
     choose_kv(config, MimoConfig())
     assert config.scheduler_config.scheduler_cls == scheduler
     assert config.parallel_config.worker_cls == here(OwnWorker)
-    assert kv_planning.uses_two_pools(config, SCHEDULER)
+    assert kv_planning.uses_two_pools(config)
 
 
 # --- planning ----------------------------------------------------------------------------------

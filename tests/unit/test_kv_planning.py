@@ -19,6 +19,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
+from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
 from vllm_mimo.kv.planning import (
     KVLayersError,
     concurrency,
@@ -27,7 +28,7 @@ from vllm_mimo.kv.planning import (
     two_pool_groups,
 )
 from vllm_mimo.kv.sizing import PoolSizeError
-from vllm_mimo.kv.spec import FULL_GROUP, WINDOW_GROUP, TwoPoolConfig, has_two_pools
+from vllm_mimo.kv.spec import TwoPoolConfig, has_two_pools
 
 WINDOW = 32
 COMMON = {"head_size": 6, "head_size_v": 4, "dtype": torch.bfloat16}

@@ -11,7 +11,7 @@ from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 from vllm_mimo.kv.spec import FullPoolSpec, WindowPoolSpec
-from vllm_mimo.scheduling.write_guard import WRITE_STARTS
+from vllm_mimo.scheduling.handover import WRITE_STARTS
 
 HEADS = {"num_kv_heads": 1, "head_size": 4, "dtype": torch.bfloat16}
 PADDING = 3

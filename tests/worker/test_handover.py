@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 
-from vllm_mimo.scheduling.write_guard import WRITE_STARTS, WriteGuard
+from vllm_mimo.scheduling.handover import WRITE_STARTS
+from vllm_mimo.scheduling.write_guard import WriteGuard
 
 from .runners import step
 

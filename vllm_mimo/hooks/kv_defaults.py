@@ -114,14 +114,18 @@ def _use_scheduler(vllm_config: VllmConfig) -> None:
     if scheduler.scheduler_cls is None:
         scheduler.scheduler_cls = SCHEDULER
         return
-    theirs = scheduler.scheduler_cls
-    kind = resolve_obj_by_qualname(theirs) if isinstance(theirs, str) else theirs
-    ours = resolve_obj_by_qualname(SCHEDULER)
-    if not (isinstance(kind, type) and issubclass(kind, ours)):
+    if not is_our_scheduler(scheduler.scheduler_cls):
         raise MimoConfigError(
-            f"--scheduler-cls {theirs} is no subclass of {SCHEDULER}, which two KV pools need; "
+            f"--scheduler-cls {scheduler.scheduler_cls} is no subclass of "
+            f"{SCHEDULER}, which two KV pools need; "
             f"derive it from that class, or {OFF}"
         )
+
+
+def is_our_scheduler(chosen: object) -> bool:
+    """Whether a scheduler class, or its qualified name, is `MimoScheduler` or derived from it."""
+    kind = resolve_obj_by_qualname(chosen) if isinstance(chosen, str) else chosen
+    return isinstance(kind, type) and issubclass(kind, resolve_obj_by_qualname(SCHEDULER))
 
 
 def _use_worker(vllm_config: VllmConfig) -> None:

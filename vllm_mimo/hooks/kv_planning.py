@@ -6,13 +6,12 @@ every other model the originals run.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from vllm_mimo.config import from_vllm_config
+from vllm_mimo.hooks.wrapping import wrap_once
 from vllm_mimo.kv.spec import TwoPoolConfig
-
-_MARK = "_vllm_mimo"
 
 
 def install() -> None:
@@ -20,42 +19,32 @@ def install() -> None:
     from vllm.v1.core import kv_cache_utils
     from vllm.v1.engine import core
 
-    _wrap(core, "get_kv_cache_configs", _configs)
-    _wrap(kv_cache_utils, "get_max_concurrency_for_kv_cache_config", _concurrency)
-
-
-def _wrap(module: Any, name: str, make: Callable[[Any], Any]) -> None:
-    original = getattr(module, name)
-    if getattr(original, _MARK, False):
-        return
-    wrapper = functools.wraps(original)(make(original))
-    setattr(wrapper, _MARK, True)
-    setattr(module, name, wrapper)
+    wrap_once(core, "get_kv_cache_configs", _configs)
+    wrap_once(kv_cache_utils, "get_max_concurrency_for_kv_cache_config", _concurrency)
 
 
 def _configs(original: Callable[..., Any]) -> Callable[..., Any]:
     def get_kv_cache_configs(
         vllm_config: Any, kv_cache_specs: Any, available_memory: Any, *rest: Any, **more: Any
     ) -> Any:
-        from vllm_mimo.hooks.kv_defaults import SCHEDULER
         from vllm_mimo.kv.planning import two_pool_configs
 
-        if not uses_two_pools(vllm_config, SCHEDULER):
+        if not uses_two_pools(vllm_config):
             return original(vllm_config, kv_cache_specs, available_memory, *rest, **more)
         return two_pool_configs(vllm_config, kv_cache_specs, available_memory)
 
     return get_kv_cache_configs
 
 
-def uses_two_pools(vllm_config: Any, scheduler: str) -> bool:
+def uses_two_pools(vllm_config: Any) -> bool:
     """Whether `choose_kv` has set this engine up for two pools."""
-    chosen = vllm_config.scheduler_config.scheduler_cls
-    if chosen is None or vllm_config.scheduler_config.disable_hybrid_kv_cache_manager:
-        return False
-    from vllm.utils.import_utils import resolve_obj_by_qualname
+    from vllm_mimo.hooks.kv_defaults import is_our_scheduler
 
-    kind = resolve_obj_by_qualname(chosen) if isinstance(chosen, str) else chosen
-    return isinstance(kind, type) and issubclass(kind, resolve_obj_by_qualname(scheduler))
+    scheduler = vllm_config.scheduler_config
+    if scheduler.disable_hybrid_kv_cache_manager or not is_our_scheduler(scheduler.scheduler_cls):
+        return False
+    config = from_vllm_config(vllm_config)
+    return config.enabled and config.two_pools  # a user may name our scheduler all the same
 
 
 def _concurrency(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,8 +6,9 @@ KV of the old weights would be used with the new ones.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
+
+from vllm_mimo.hooks.wrapping import wrap_once
 
 METHODS = frozenset({"update_weights", "reload_weights", "finish_weight_update"})
 """Worker methods that change weights."""
@@ -15,18 +16,18 @@ METHODS = frozenset({"update_weights", "reload_weights", "finish_weight_update"}
 ENGINE_METHODS = ("set_weight_version",)
 """Methods of the engine core itself that announce new weights."""
 
-_MARK = "_vllm_mimo"
-
 
 def install() -> None:
     """Wrap the engine core's remote calls once."""
     from vllm.v1.engine.core import EngineCore
 
-    original = EngineCore.collective_rpc
-    if getattr(original, _MARK, False):
-        return
+    wrap_once(EngineCore, "collective_rpc", _remote)
+    for name in ENGINE_METHODS:
+        if hasattr(EngineCore, name):
+            wrap_once(EngineCore, name, _announced)
 
-    @functools.wraps(original)
+
+def _remote(original: Any) -> Any:
     def collective_rpc(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
         name = method if isinstance(method, str) else getattr(method, "__name__", "")
         try:
@@ -35,15 +36,10 @@ def install() -> None:
             if name in METHODS:
                 _tell(self)
 
-    setattr(collective_rpc, _MARK, True)
-    EngineCore.collective_rpc = collective_rpc
-    for name in ENGINE_METHODS:
-        if hasattr(EngineCore, name):
-            setattr(EngineCore, name, _announced(getattr(EngineCore, name)))
+    return collective_rpc
 
 
 def _announced(original: Any) -> Any:
-    @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(self, *args, **kwargs)

@@ -20,8 +20,6 @@ class WatchedBlockPool(BlockPool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.num_evicted = 0
-        self.peak_used = 0
-        """Most blocks that requests held at once."""
         self.on_evicted: Callable[[bytes], None] | None = None
 
     def use_order(self, make: Callable[[list[KVCacheBlock]], EvictionQueue]) -> EvictionQueue:
@@ -38,13 +36,6 @@ class WatchedBlockPool(BlockPool):
             if self.on_evicted is not None and key is not None:
                 self.on_evicted(key)
         return evicted
-
-    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
-        blocks = super().get_new_blocks(num_blocks)
-        used = self.num_gpu_blocks - 1 - self.get_num_free_blocks()
-        if used > self.peak_used:
-            self.peak_used = used
-        return blocks
 
 
 class WindowBlockPool(SharedEventQueueBlockPool, WatchedBlockPool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,17 +10,18 @@ from typing import Any
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request, RequestStatus
 
+from vllm_mimo.config import MimoConfig
 from vllm_mimo.kv.block_pool import WatchedBlockPool, WindowBlockPool
 from vllm_mimo.kv.eviction import DEFAULT_POLICY
+from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
 from vllm_mimo.kv.misses import MissCounter
 from vllm_mimo.kv.pools import FullManager, WindowManager, register
 from vllm_mimo.kv.resume import Resume, ResumeRule
-from vllm_mimo.kv.spec import FULL_GROUP, WINDOW_GROUP, WindowPoolSpec, has_two_pools
-from vllm_mimo.kv.tails import TailRule
+from vllm_mimo.kv.spec import WindowPoolSpec, has_two_pools
 from vllm_mimo.kv.turns import Ending
 from vllm_mimo.kv.worth import CacheWorth
 
@@ -36,6 +38,16 @@ class CachePolicy:
     """Name in `vllm_mimo.kv.eviction.POLICIES`."""
     tail_interval: int = 0
     dense_until: int = 0
+
+    @classmethod
+    def from_config(cls, config: MimoConfig) -> CachePolicy:
+        """What the plugin's keys say."""
+        return cls(
+            replay=config.bounded_replay,
+            eviction=config.eviction,
+            tail_interval=config.tail_interval,
+            dense_until=config.tail_dense_until,
+        )
 
 
 class MimoKVCacheManager(KVCacheManager):
@@ -67,8 +79,6 @@ class MimoKVCacheManager(KVCacheManager):
         self.full, self.window = full, window
         spec = kv_cache_config.kv_cache_groups[WINDOW_GROUP].kv_cache_spec
         assert isinstance(spec, WindowPoolSpec)
-        self.policy = policy
-        self.clock = clock
         self._use_two_pools(kv_cache_config.num_blocks, spec.pool_blocks)
         self.rule = ResumeRule(
             replay_bound=spec.replay_bound,
@@ -76,14 +86,11 @@ class MimoKVCacheManager(KVCacheManager):
             replay=policy.replay,
             drop_tokens=full.block_size if self._drops_last_block() else 0,
         )
-        window.rule = TailRule(
-            window.rule.block_size,
-            window.rule.blocks,
-            policy.tail_interval,
-            policy.dense_until,
+        window.rule = dataclasses.replace(
+            window.rule, interval=policy.tail_interval, dense_until=policy.dense_until
         )
         self.misses = MissCounter(kv_cache_config.num_blocks)
-        full.block_pool.on_evicted = lambda key: self.misses.evicted(key[:-4])
+        full.block_pool.on_evicted = lambda key: self.misses.evicted(get_block_hash(key))
         self.window_watermark = int(kwargs.get("watermark", 0.0) * spec.pool_blocks)
         self.admitted: set[str] = set()
         """Requests that hold blocks."""
@@ -111,7 +118,8 @@ class MimoKVCacheManager(KVCacheManager):
         full = WatchedBlockPool(full_blocks, metrics_collector=self.metrics_collector, **common)
         window = WindowBlockPool(window_blocks, event_owner=full, **common)
         self.full.use_pool(full)
-        self.window.use_pool(window, full)
+        self.window.use_pool(window)
+        self.window.refusal = full_blocks + 1
         self.block_pool = self.coordinator.block_pool = full
 
     # --- look-up -------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ REASONS = (NO_PREFIX, EVICTED, NO_TAIL, SALT, CAPACITY)
 
 
 class MissCounter:
-    """Counts since the start; `take` gives and resets them.
+    """Counts since the start.
 
     Args:
         remembered: evicted block hashes to remember.

@@ -23,8 +23,9 @@ from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from vllm_mimo.compat import KV_PLANNING_MODULES, import_first
 from vllm_mimo.config import MimoConfig, from_vllm_config
+from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
 from vllm_mimo.kv.sizing import PoolDemand, PoolSizeError, PoolSplit
-from vllm_mimo.kv.spec import FULL_GROUP, WINDOW_GROUP, FullPoolSpec, TwoPoolConfig, WindowPoolSpec
+from vllm_mimo.kv.spec import FullPoolSpec, TwoPoolConfig, WindowPoolSpec
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

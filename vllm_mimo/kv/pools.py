@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,7 +22,26 @@ from vllm_mimo.kv.spec import FullPoolSpec, WindowPoolSpec
 from vllm_mimo.kv.tails import TailPlan, TailRule
 
 
-class FullManager(FullAttentionManager):
+class OwnPool:
+    """What the managers of both pools have in common."""
+
+    block_pool: BlockPool
+    block_size: int
+    kv_cache_group_id: int
+    req_to_blocks: defaultdict[str, list[KVCacheBlock]]
+
+    def use_pool(self, pool: BlockPool) -> None:
+        """Take blocks from another pool. To be called before any request is known."""
+        assert not self.req_to_blocks
+        self.block_pool = pool
+        self._null_block = pool.null_block
+
+    def block_hashes(self, hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
+        """A request's hashes at this pool's block size."""
+        return at_block_size(hashes, self.block_pool.hash_block_size, self.block_size)
+
+
+class FullManager(OwnPool, FullAttentionManager):
     """Full-attention blocks. A request may hold cached blocks beyond where it computes."""
 
     supports_fine_grained_hash_lookup = False
@@ -41,16 +61,6 @@ class FullManager(FullAttentionManager):
             found.append(next(iter(block.values())) if type(block) is dict else block)
         return found
 
-    def use_pool(self, pool: BlockPool) -> None:
-        """Take blocks from another pool. To be called before any request is known."""
-        assert not self.req_to_blocks
-        self.block_pool = pool
-        self._null_block = pool.null_block
-
-    def block_hashes(self, hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
-        """A request's hashes at this pool's block size."""
-        return at_block_size(hashes, self.block_pool.hash_block_size, self.block_size)
-
     def _cache_partial_tail_block(self, request: Request, num_tokens: int) -> None:
         """Nothing: look-ups read whole blocks only, so a part of one would never be found."""
 
@@ -59,13 +69,13 @@ class FullManager(FullAttentionManager):
         return False
 
 
-class WindowManager(SlidingWindowManager):
+class WindowManager(OwnPool, SlidingWindowManager):
     """SWA blocks, in a pool of their own."""
 
     def __init__(self, kv_cache_spec: WindowPoolSpec, **kwargs: Any) -> None:
         super().__init__(kv_cache_spec, **kwargs)
         self.refusal = 0
-        """More blocks than the full pool has; `use_pool` sets it."""
+        """More blocks than the full pool has."""
         self.rule = TailRule(self.block_size, tail_blocks(self.sliding_window, self.block_size))
         self.plans: dict[str, TailPlan] = {}
         self.queue: EvictionQueue | None = None
@@ -74,13 +84,6 @@ class WindowManager(SlidingWindowManager):
         range first, with what they are worth in the cache."""
         self.headroom = 0
         """Blocks to leave free in the allocation at hand (vLLM's watermark)."""
-
-    def use_pool(self, pool: BlockPool, full_pool: BlockPool) -> None:
-        """Take blocks from a pool of one's own. To be called before any request is known."""
-        assert not self.req_to_blocks
-        self.block_pool = pool
-        self._null_block = pool.null_block
-        self.refusal = full_pool.num_gpu_blocks + 1
 
     def plan(self, request_id: str) -> TailPlan:
         """Where this request keeps tails."""
@@ -138,10 +141,6 @@ class WindowManager(SlidingWindowManager):
                 return end, found[::-1]
             end = index
         return None
-
-    def block_hashes(self, hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
-        """A request's hashes at this pool's block size."""
-        return at_block_size(hashes, self.block_pool.hash_block_size, self.block_size)
 
     def cache_blocks(
         self,

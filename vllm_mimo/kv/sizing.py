@@ -73,15 +73,24 @@ def tail_blocks(window: int, block_size: int) -> int:
     return -(-(window - 1) // block_size)
 
 
-def running_blocks(window: int, block_size: int, in_flight_tokens: int, extra: int = 0) -> int:
+def running_blocks(
+    window: int,
+    block_size: int,
+    in_flight_tokens: int,
+    extra: int = 0,
+    max_model_len: int | None = None,
+) -> int:
     """Most SWA blocks that one running request holds: its window and the tokens in flight.
 
     The window is that of the last whole block's end, so that a tail is there whenever the request
     ends; up to a block less one token and the tokens in flight come on top. `extra` tokens below
-    the window are kept for multi-module MTP.
+    the window are kept for multi-module MTP. No more tokens are in flight than `max_model_len`
+    leaves beside the window.
     """
-    below = -(-(window - 1 + extra) // block_size)
-    return below + -(-(block_size - 1 + in_flight_tokens) // block_size)
+    below = window - 1 + extra
+    if max_model_len is not None:
+        in_flight_tokens = max(0, min(in_flight_tokens, max_model_len - below))
+    return -(-below // block_size) + -(-(block_size - 1 + in_flight_tokens) // block_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +134,13 @@ class PoolDemand:
     @property
     def window_blocks_per_request(self) -> int:
         """Most SWA blocks of one request."""
-        below = self.window - 1 + self.extra_window_tokens
-        tokens = max(0, min(self.in_flight_tokens, self.max_model_len - below))
-        return running_blocks(self.window, self.window_block_size, tokens, self.extra_window_tokens)
+        return running_blocks(
+            self.window,
+            self.window_block_size,
+            self.in_flight_tokens,
+            self.extra_window_tokens,
+            self.max_model_len,
+        )
 
     def split(self, budget: int, window_fraction: float | None = None) -> PoolSplit:
         """Divide `budget` bytes.

@@ -14,13 +14,8 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from vllm_mimo.kv.groups import WINDOW_GROUP
 from vllm_mimo.kv.sizing import running_blocks
-
-FULL_GROUP = 0
-"""Index of the full-attention group among the KV cache groups."""
-
-WINDOW_GROUP = 1
-"""Index of the group of all SWA layers, MTP layers included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +36,12 @@ class WindowPoolSpec(SlidingWindowSpec):
         self, max_in_flight_tokens: int, max_model_len: int
     ) -> int:
         """Most blocks that a running request holds; see `running_blocks`."""
-        below = self.sliding_window - 1 + self.extra_retained_tokens
-        in_flight = max(0, min(max_in_flight_tokens, max_model_len - below))
         return running_blocks(
-            self.sliding_window, self.block_size, in_flight, self.extra_retained_tokens
+            self.sliding_window,
+            self.block_size,
+            max_in_flight_tokens,
+            self.extra_retained_tokens,
+            max_model_len,
         )
 
     @property

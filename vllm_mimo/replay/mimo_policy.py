@@ -13,14 +13,11 @@ from vllm_mimo.config import SECTION, MimoConfigError, from_sources
 from vllm_mimo.kv.manager import CachePolicy, MimoKVCacheManager
 from vllm_mimo.kv.planning import two_pool_configs
 from vllm_mimo.kv.sizing import PoolSizeError
-from vllm_mimo.kv.turns import Ending
 from vllm_mimo.replay.deployment import Deployment
 from vllm_mimo.replay.driver import EvictionCounter, ManagerDriver
 from vllm_mimo.replay.policy import Clock, Lookup, PolicyError
 from vllm_mimo.replay.request import ReplayRequest
 from vllm_mimo.replay.vllm_policy import facts_of, kinds_of
-
-_ENDINGS = {True: Ending.TOOL_CALL, False: Ending.ITSELF, None: Ending.UNKNOWN}
 
 
 class MimoDriver(ManagerDriver):
@@ -32,7 +29,7 @@ class MimoDriver(ManagerDriver):
         return dataclasses.replace(found, cached=cached)
 
     def finish(self, request: ReplayRequest, ended_in_tool_call: bool | None) -> None:
-        self.manager.worth.note_ending(request.request_id, _ENDINGS[ended_in_tool_call])
+        self.manager.mark_finished(request, ended_in_tool_call)
         super().finish(request, ended_in_tool_call)
 
     def evictions(self) -> Mapping[str, int]:
@@ -67,12 +64,7 @@ class MimoPolicy:
         scheduler_block, hash_block = resolve_kv_cache_block_sizes(plan, config)
         manager = MimoKVCacheManager(
             plan,
-            policy=CachePolicy(
-                replay=chosen.bounded_replay,
-                eviction=chosen.eviction,
-                tail_interval=chosen.tail_interval,
-                dense_until=chosen.tail_dense_until,
-            ),
+            policy=CachePolicy.from_config(chosen),
             clock=clock,
             max_model_len=self.deployment.max_model_len,
             scheduler_block_size=scheduler_block,

@@ -47,18 +47,12 @@ class MimoScheduler(AsyncScheduler):
 
     def _two_pool_manager(self, made: KVCacheManager) -> MimoKVCacheManager:
         """Ours in place of the manager that vLLM's constructor made, with the same settings."""
-        config = self.mimo_config
         more = {}
         if has_argument(KVCacheManager.__init__, "num_hash_lookahead_tokens"):  # 0.33
             more["num_hash_lookahead_tokens"] = self.num_hash_lookahead_tokens
         return MimoKVCacheManager(
             self.kv_cache_config,
-            policy=CachePolicy(
-                replay=config.bounded_replay,
-                eviction=config.eviction,
-                tail_interval=config.tail_interval,
-                dense_until=config.tail_dense_until,
-            ),
+            policy=CachePolicy.from_config(self.mimo_config),
             max_model_len=self.max_model_len,
             max_in_flight_tokens=self.vllm_config.max_in_flight_tokens,
             enable_caching=made.enable_caching,

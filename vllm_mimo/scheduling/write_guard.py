@@ -10,14 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vllm_mimo.kv.manager import MimoKVCacheManager
+from vllm_mimo.scheduling.handover import WRITE_STARTS
 from vllm_mimo.scheduling.policy import SchedulingPolicy
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
-
-WRITE_STARTS = "mimo_write_starts"
-"""Attribute of a SchedulerOutput: request id -> first token whose full KV this step may write.
-Requests that may write all they compute are left out."""
 
 
 class WriteGuard(SchedulingPolicy):

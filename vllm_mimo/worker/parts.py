@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vllm_mimo.kv.spec import FULL_GROUP, has_two_pools
-from vllm_mimo.scheduling.write_guard import WRITE_STARTS
+from vllm_mimo.kv.groups import FULL_GROUP
+from vllm_mimo.scheduling.handover import WRITE_STARTS
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -78,4 +78,6 @@ class WriteGuardPart(StepPart):
 
 def make_parts(kv_cache_config: KVCacheConfig) -> list[StepPart]:
     """The parts of a worker with this KV cache."""
+    from vllm_mimo.kv.spec import has_two_pools
+
     return [WriteGuardPart(kv_cache_config)] if has_two_pools(kv_cache_config) else []

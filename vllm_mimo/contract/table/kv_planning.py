@@ -69,6 +69,13 @@ KV_PLANNING_ENTRIES = (
         parameters=("key",),
     ),
     Entry(
+        _UTILS,
+        "get_block_hash",
+        used_by="vllm_mimo.kv.manager",
+        why="the hash of an evicted block, without its group",
+        parameters=("key",),
+    ),
+    Entry(
         _INTERFACE,
         "KVCacheSpec",
         used_by=_OURS,
