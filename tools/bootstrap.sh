@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 venv=.venv
 stamp=$venv/.vllm-mimo-stamp
-inputs=(pyproject.toml setup.py constraints/cpu.txt constraints/cpu-overrides.txt
+inputs=(pyproject.toml setup.py CMakeLists.txt csrc/* constraints/cpu.txt constraints/cpu-overrides.txt
         constraints/samples.txt tools/vllm_cpu_metadata/pyproject.toml)
 
 say() { printf '[bootstrap] %s\n' "$*"; }
@@ -61,6 +61,10 @@ $venv/bin/python -m uv pip install --python $venv/bin/python \
     --compile-bytecode --override constraints/cpu-overrides.txt \
     --constraint constraints/cpu.txt \
     --editable '.[cpu,dev]' ./tools/vllm_cpu_metadata
+
+say "building the native extension (torch does its work where there is no compiler)"
+$venv/bin/python setup.py --quiet build_ext --inplace >"$venv/native-build.log" 2>&1 || true
+grep 'vllm-mimo:\|CUDA operations\|no nvcc' "$venv/native-build.log" || true
 
 say "installing sample media"
 $venv/bin/python -m uv pip install --python $venv/bin/python --no-deps \

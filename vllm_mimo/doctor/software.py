@@ -21,7 +21,23 @@ def software_findings() -> list[Finding]:
         Finding(SECTION, "vllm-mimo", Status.OK, vllm_mimo.__version__),
         *_vllm(),
         *(_distribution(name) for name in ("torch", "transformers")),
+        _native(),
     ]
+
+
+def _native() -> Finding:
+    """Whether copies between tiers are compiled."""
+    from vllm_mimo.native import library
+
+    if library.available():
+        return Finding(SECTION, "native library", Status.OK, library.describe())
+    return Finding(
+        SECTION,
+        "native library",
+        Status.WARN,
+        library.describe(),
+        "torch copies KV between tiers in its place, more slowly",
+    )
 
 
 def _vllm() -> Iterator[Finding]:
