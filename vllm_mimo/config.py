@@ -38,6 +38,9 @@ LIMITS = {
     "tail_interval": (0, math.inf),
     "tail_dense_until": (0, math.inf),
     "shadow_fraction": (0.0, 1.0),
+    "host_gib": (0.0, math.inf),
+    "host_swa_fraction": (0.001, 0.95),
+    "tier_backfill": (0, math.inf),
 }
 """Smallest and largest value of the keys that are numbers."""
 
@@ -113,6 +116,24 @@ class MimoConfig:
     )
     shadow_fraction: float = option(
         0.0, "Share of greedy requests with a cache hit that are computed again to compare."
+    )
+    host_gib: float = option(
+        0.0, "GiB of host memory a rank keeps KV in, below the device's pools; 0 for none."
+    )
+    host_swa_fraction: float | None = option(
+        None, "Share of 'host_gib' for SWA blocks; null chooses it."
+    )
+    tier_layerwise: bool = option(
+        True,
+        "Let each layer wait for its own KV only while it is loaded; off loads all layers before "
+        "a step.",
+    )
+    tier_ahead: bool = option(
+        True, "Load the KV of the next request in the queue during the step before its own."
+    )
+    tier_backfill: int = option(
+        64,
+        "Most blocks a step copies to host memory because only the device holds them; 0 for none.",
     )
 
     def __post_init__(self) -> None:

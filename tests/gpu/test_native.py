@@ -21,9 +21,8 @@ PLACES = ("device", "pinned", "pageable")
 
 
 def buffer(place: str, size: int, seed: int) -> torch.Tensor:
-    values = torch.randint(
-        0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
     if place == "device":
         return values.cuda()
     made = host_buffer((size,), pinned=place == "pinned")

@@ -80,7 +80,11 @@ class Engine:
         request.status = RequestStatus.FINISHED_ABORTED
         self._finish(request)
 
+    def ending(self, request: Request) -> None:
+        """A request has ended and still holds its blocks."""
+
     def _finish(self, request: Request) -> None:
+        self.ending(request)
         self.manager.mark_finished(request, (True, False, None)[len(self.finished) % 3])
         self._free(request)
         del self.requests[request.request_id]
@@ -136,6 +140,7 @@ class Engine:
         left, preempted = self._schedule_running(step, budget)
         if not preempted:
             self._schedule_waiting(step, left)
+        self.scheduled_blocks(step)
         if not step.num_scheduled_tokens:
             return
         self.scheduled += 1
@@ -154,6 +159,13 @@ class Engine:
         check_windows(self, step.num_scheduled_tokens)
         self._run(step)
         self.steps.append(step)
+
+    def scheduled_blocks(self, step: Step) -> None:
+        """A step has its blocks and its tokens are not counted yet: a connector's moment."""
+
+    def held(self) -> list[list[KVCacheBlock]]:
+        """Blocks of both pools that others than requests hold."""
+        return [[], []]
 
     def _schedule_running(self, step: Step, left: int) -> tuple[int, bool]:
         preempted = False
@@ -221,17 +233,20 @@ class Engine:
             check_refusal(self, request, expected)
             return False
         require(expected.fits(request, count), "admitted without room for it", request.request_id)
+        self._admitted(request, start, count, expected, step)
+        return True
+
+    def _admitted(self, request: Request, start: int, count: int, hit: Hit, step: Step) -> None:
         self.waiting.remove(request)
         self.running.append(request)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = start
         del self.ids[request.request_id][request.num_tokens :]  # resampled after a reset
-        self.hits[request.request_id] = expected
+        self.hits[request.request_id] = hit
         self.worker.tables[request.request_id] = tuple(  # type: ignore[assignment]
-            list(ids) for ids in manager.get_block_ids(request.request_id)
+            list(ids) for ids in self.manager.get_block_ids(request.request_id)
         )
         step.num_scheduled_tokens[request.request_id] = count
-        return True
 
     def _run(self, step: Step) -> None:
         chunks = []

@@ -54,6 +54,8 @@ def check_owners(engine: Engine) -> None:
         for block in blocks:
             if not block.is_null:
                 owners[pools(engine).index(block.pool)][block.block_id] += 1
+    for group, held in enumerate(engine.held()):
+        owners[group].update(block.block_id for block in held)
     for group, pool in enumerate(pools(engine)):
         for block in pool.blocks:
             if not block.is_null:
@@ -128,8 +130,9 @@ def check_nothing_left(engine: Engine) -> None:
     """Without requests no block is held and nothing is remembered about any."""
     manager = engine.manager
     if not engine.deferred:
-        for pool in pools(engine):
-            require(pool.get_num_free_blocks() == pool.num_gpu_blocks - 1, "a leak")
+        for pool, held in zip(pools(engine), engine.held(), strict=True):
+            free = pool.get_num_free_blocks() + len(held)
+            require(free == pool.num_gpu_blocks - 1, "a leak")
     left = [manager.resumes, manager.admitted, manager.window.plans]
     for single in (manager.full, manager.window):
         left += [single.req_to_blocks, single.num_cached_block]

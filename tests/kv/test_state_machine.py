@@ -72,10 +72,13 @@ class Schedules(RuleBasedStateMachine):
 
     @initialize(geometry=geometries(), junctions=st.lists(LENGTHS, max_size=2))
     def start(self, geometry: Geometry, junctions: list[int]) -> None:
-        self.engine = Engine(geometry)
+        self.engine = self.make(geometry)
         self.engine.manager.junctions = lambda request: [
             position for position in junctions if position <= request.num_prompt_tokens
         ]
+
+    def make(self, geometry: Geometry) -> Engine:
+        return Engine(geometry)
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):

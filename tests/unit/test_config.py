@@ -33,6 +33,9 @@ NUMBERS = {
     "tail_interval": (0, 10**12),
     "tail_dense_until": (0, 10**12),
     "shadow_fraction": (0.0, 1.0),
+    "host_gib": (0.0, 10**6),
+    "host_swa_fraction": (0.001, 0.95),
+    "tier_backfill": (0, 10**12),
 }
 """Keys that are numbers, with the values that are tried; the first is the smallest allowed."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.distributed.kv_transfer.kv_connector.v1 import SupportsHMA
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.engine import core
@@ -62,6 +64,8 @@ def vllm_config(**more: Any) -> Any:
             user_specified_block_size=False,
             prefix_caching_hash_algo="sha256",
             prefix_match_unit=None,
+            enable_prefix_caching=True,
+            kv_offloading_size=None,
         ),
         scheduler_config=SimpleNamespace(scheduler_cls=None, disable_hybrid_kv_cache_manager=None),
         parallel_config=SimpleNamespace(
@@ -172,6 +176,7 @@ def test_without_two_pools_vllm_is_left_alone(more: dict, config: MimoConfig) ->
             "--prefill-context-parallel-size 4",
         ),
         ({"cache_config__prefix_match_unit": 16}, "--prefix-match-unit"),
+        ({"cache_config__kv_offloading_size": 4.0}, "--kv-offloading-size"),
         (
             {"scheduler_config__scheduler_cls": here(ForeignScheduler)},
             f"--scheduler-cls {here(ForeignScheduler)} is no subclass of {SCHEDULER}",
@@ -267,3 +272,32 @@ def test_concurrency_is_asked_of_us_for_two_pools_only(monkeypatch) -> None:
     theirs = SimpleNamespace(num_blocks=2)
     assert getattr(kv_cache_utils, name)(None, theirs) == 1.0
     assert getattr(kv_cache_utils, name)(None, ours) == 2.0
+
+
+def test_host_memory_brings_its_connector() -> None:
+    config = vllm_config()
+    choose_kv(config, MimoConfig(host_gib=1.5))
+    made = config.kv_transfer_config
+    assert (made.kv_connector, made.kv_role) == ("MimoTierConnector", "kv_both")
+    module = importlib.import_module(made.kv_connector_module_path)
+    assert issubclass(getattr(module, made.kv_connector), SupportsHMA)
+    choose_kv(config, MimoConfig(host_gib=1.5))
+    assert config.kv_transfer_config is made
+
+
+def test_without_host_memory_there_is_no_connector() -> None:
+    config = vllm_config()
+    choose_kv(config, MimoConfig())
+    assert config.kv_transfer_config is None
+
+
+def test_host_memory_needs_prefix_caching() -> None:
+    config = vllm_config(cache_config__enable_prefix_caching=False)
+    with pytest.raises(MimoConfigError, match=r"'host_gib' .*--no-enable-prefix-caching"):
+        choose_kv(config, MimoConfig(host_gib=1.5))
+
+
+def test_host_memory_and_another_connector_are_refused_by_name() -> None:
+    config = vllm_config(kv_transfer_config=SimpleNamespace(kv_connector="NixlConnector"))
+    with pytest.raises(MimoConfigError, match=r"--kv-transfer-config .*'NixlConnector'"):
+        choose_kv(config, MimoConfig(host_gib=1.5))

@@ -35,7 +35,10 @@ without waste, and hits land on every 64th token."""
 
 OFF = 'switch two pools off with --additional-config \'{"mimo": {"two_pools": false}}\''
 
-CONNECTORS: frozenset[str] = frozenset()
+TIER_CONNECTOR = "MimoTierConnector"
+TIER_MODULE = "vllm_mimo.tiers.connector"
+
+CONNECTORS = frozenset({TIER_CONNECTOR})
 """KV connectors that know two block-id spaces."""
 
 
@@ -52,6 +55,8 @@ def choose_kv(vllm_config: VllmConfig, config: MimoConfig) -> None:
     refuse_conflicts(vllm_config)
     _use_scheduler(vllm_config)
     _use_worker(vllm_config)
+    if config.host_gib:
+        _use_tiers(vllm_config)
     cache = vllm_config.cache_config
     if not cache.user_specified_block_size:
         cache.block_size = BLOCK_SIZE
@@ -84,8 +89,14 @@ def refuse_conflicts(vllm_config: VllmConfig) -> None:
     if connector is not None and connector not in CONNECTORS:
         raise MimoConfigError(
             f"--kv-transfer-config names the connector {connector!r}, which addresses KV by one "
-            "block id, but full-attention and SWA blocks are numbered apart; "
-            f"leave it out, or {OFF}"
+            "block id, but full-attention and SWA blocks are numbered apart; for KV in host memory "
+            f"set the key 'host_gib'. Leave it out, or {OFF}"
+        )
+    if getattr(vllm_config.cache_config, "kv_offloading_size", None) is not None:
+        raise MimoConfigError(
+            "--kv-offloading-size switches on an offloading connector of vLLM's, which addresses "
+            "KV by one block id; set the key 'host_gib' (GiB a rank) instead, or "
+            f"{OFF}"
         )
     parallel = vllm_config.parallel_config
     for flag, size in (
@@ -126,6 +137,23 @@ def is_our_scheduler(chosen: object) -> bool:
     """Whether a scheduler class, or its qualified name, is `MimoScheduler` or derived from it."""
     kind = resolve_obj_by_qualname(chosen) if isinstance(chosen, str) else chosen
     return isinstance(kind, type) and issubclass(kind, resolve_obj_by_qualname(SCHEDULER))
+
+
+def _use_tiers(vllm_config: VllmConfig) -> None:
+    """Have vLLM make our connector in the scheduler and in each worker."""
+    from vllm.config import KVTransferConfig
+
+    if not vllm_config.cache_config.enable_prefix_caching:
+        raise MimoConfigError(
+            "mimo config: 'host_gib' keeps KV for later prompts, which --no-enable-prefix-caching "
+            "forbids; leave out one of them"
+        )
+    transfer = vllm_config.kv_transfer_config
+    if transfer is not None and transfer.kv_connector is not None:
+        return  # ours, chosen before
+    vllm_config.kv_transfer_config = KVTransferConfig(
+        kv_connector=TIER_CONNECTOR, kv_connector_module_path=TIER_MODULE, kv_role="kv_both"
+    )
 
 
 def _use_worker(vllm_config: VllmConfig) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vllm.v1.core.block_pool import BlockPool
@@ -14,40 +13,21 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request, RequestStatus
 
-from vllm_mimo.config import MimoConfig
+from vllm_mimo.kv.below import LowerTiers
 from vllm_mimo.kv.block_pool import WatchedBlockPool, WindowBlockPool
-from vllm_mimo.kv.eviction import DEFAULT_POLICY
+from vllm_mimo.kv.cache_policy import DEFAULTS, CachePolicy
 from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
+from vllm_mimo.kv.loading import place_loads, room_for_loads
 from vllm_mimo.kv.misses import MissCounter
 from vllm_mimo.kv.pools import FullManager, WindowManager, register
 from vllm_mimo.kv.resume import Resume, ResumeRule
+from vllm_mimo.kv.settled import settled_tokens
 from vllm_mimo.kv.spec import WindowPoolSpec, has_two_pools
 from vllm_mimo.kv.turns import Ending
 from vllm_mimo.kv.worth import CacheWorth
 
 NEVER = 1 << 60
 """A token or block count that no request reaches."""
-
-
-@dataclass(frozen=True, slots=True)
-class CachePolicy:
-    """What a user may choose about the prefix cache; see the keys in docs/configuration.md."""
-
-    replay: bool = True
-    eviction: str = DEFAULT_POLICY
-    """Name in `vllm_mimo.kv.eviction.POLICIES`."""
-    tail_interval: int = 0
-    dense_until: int = 0
-
-    @classmethod
-    def from_config(cls, config: MimoConfig) -> CachePolicy:
-        """What the plugin's keys say."""
-        return cls(
-            replay=config.bounded_replay,
-            eviction=config.eviction,
-            tail_interval=config.tail_interval,
-            dense_until=config.tail_dense_until,
-        )
 
 
 class MimoKVCacheManager(KVCacheManager):
@@ -66,7 +46,7 @@ class MimoKVCacheManager(KVCacheManager):
         self,
         kv_cache_config: KVCacheConfig,
         *,
-        policy: CachePolicy = CachePolicy(),
+        policy: CachePolicy = DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
         **kwargs: Any,
     ) -> None:
@@ -97,6 +77,8 @@ class MimoKVCacheManager(KVCacheManager):
         self.resumes: dict[str, Resume] = {}
         """What each admitted request took from the cache, until it is freed."""
         self.worth = CacheWorth(self, policy.eviction, clock)
+        self.below: LowerTiers | None = None
+        """Tiers from which a request may take blocks that the pools lack."""
         self.junctions: Callable[[Request], Sequence[int]] = lambda request: ()
         """Positions of a prompt at which others are expected to part from it."""
 
@@ -138,6 +120,10 @@ class MimoKVCacheManager(KVCacheManager):
         most = request.num_tokens - 1 if max_cache_hit_length is None else max_cache_hit_length
         resume = self.rule.choose(self.full, self.window, request.block_hashes, most)
         self.resumes[request.request_id] = resume
+        if self.below is not None:
+            deeper = self.below.deeper(request, most, resume)
+            if deeper is not None:
+                self.resumes[request.request_id] = deeper
         if not resume.full:
             return self.empty_kv_cache_blocks, 0, 0
         if self.enable_kv_cache_events and (
@@ -154,6 +140,11 @@ class MimoKVCacheManager(KVCacheManager):
         resume = self.resumes.get(request_id)
         return resume.full_tokens if resume is not None else 0
 
+    def new_step_starts(self) -> None:
+        super().new_step_starts()
+        if self.below is not None:
+            self.below.step_starts()
+
     # --- admission -----------------------------------------------------------------------------
 
     def allocate_slots(
@@ -166,10 +157,40 @@ class MimoKVCacheManager(KVCacheManager):
         self.window.headroom = self.window_watermark if watermark else 0
         if not admitted:
             self._plan_tails(request)
-        blocks = super().allocate_slots(request, num_new_tokens, *args, **kwargs)
+        resume = self.resumes.get(request.request_id)
+        if not admitted and resume is not None and resume.has_loads:
+            blocks = self._allocate_and_load(request, resume, num_new_tokens, kwargs)
+        else:
+            blocks = super().allocate_slots(request, num_new_tokens, *args, **kwargs)
         self.window.headroom = 0
         if not admitted:
             self._count_admission(request, blocks is not None)
+        return blocks
+
+    def truncate_computed_blocks(
+        self, blocks: KVCacheBlocks, num_computed_tokens: int
+    ) -> KVCacheBlocks:
+        """The blocks as they are: what a deeper hit of a lower tier takes is in `resumes`."""
+        return blocks
+
+    def _allocate_and_load(
+        self, request: Request, resume: Resume, num_new_tokens: int, kwargs: dict[str, Any]
+    ) -> KVCacheBlocks | None:
+        """Admit a request that takes blocks of lower tiers, as if the device held them all."""
+        assert self.below is not None
+        watermark = self.watermark_blocks if self.window.headroom else 0
+        if not room_for_loads(self, request, resume, watermark):
+            return None
+        with place_loads(self, resume) as placed:
+            kwargs |= {
+                "num_new_computed_tokens": resume.start,
+                "new_computed_blocks": self.create_kv_cache_blocks((placed.full, placed.window)),
+                "num_external_computed_tokens": 0,
+            }
+            blocks = super().allocate_slots(request, num_new_tokens, **kwargs)
+            if blocks is not None:
+                placed.publish(request)
+                self.below.load(request, placed.full_loads, placed.window_loads)
         return blocks
 
     def _count_admission(self, request: Request, admitted: bool) -> None:
@@ -277,13 +298,3 @@ class MimoKVCacheManager(KVCacheManager):
         for manager in (self.full, self.window):
             pool = manager.block_pool
             pool.evict_blocks({i for i in block_ids if i < pool.num_gpu_blocks})
-
-
-def settled_tokens(request: Request) -> int:
-    """Tokens whose KV is computed and whose ids are known.
-
-    In-flight steps and drafts are not: they may still be rejected. The last sampled token has no
-    KV yet.
-    """
-    computed = request.num_computed_tokens - request.num_output_placeholders
-    return max(0, min(computed, request.num_tokens))

@@ -24,6 +24,7 @@ from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm_mimo.compat import KV_PLANNING_MODULES, import_first
 from vllm_mimo.config import MimoConfig, from_vllm_config
 from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
+from vllm_mimo.kv.host_planning import plan_host
 from vllm_mimo.kv.sizing import PoolDemand, PoolSizeError, PoolSplit
 from vllm_mimo.kv.spec import FullPoolSpec, TwoPoolConfig, WindowPoolSpec
 
@@ -113,7 +114,10 @@ def two_pool_configs(
     ]
     full_blocks = min(split.full_blocks for split in splits)
     window_blocks = min(split.window_blocks for split in splits)
-    return [_materialize(vllm_config, own, full_blocks, window_blocks) for own in projected]
+    configs = [_materialize(vllm_config, own, full_blocks, window_blocks) for own in projected]
+    if config.host_gib:
+        plan_host([demand(vllm_config, own) for own in projected], config, configs)
+    return configs
 
 
 def _project(

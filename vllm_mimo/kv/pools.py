@@ -21,6 +21,9 @@ from vllm_mimo.kv.sizing import tail_blocks
 from vllm_mimo.kv.spec import FullPoolSpec, WindowPoolSpec
 from vllm_mimo.kv.tails import TailPlan, TailRule
 
+Lookup = Callable[[bytes], Any]
+"""(hash with group id) -> a block, a dict of blocks, or None."""
+
 
 class OwnPool:
     """What the managers of both pools have in common."""
@@ -36,6 +39,19 @@ class OwnPool:
         self.block_pool = pool
         self._null_block = pool.null_block
 
+    @property
+    def cached(self) -> Lookup:
+        """What is cached under a hash with group id: a block, or a dict of blocks.
+
+        Reads vLLM's map directly: one dictionary access a block instead of four calls.
+        """
+        return self.block_pool.cached_block_hash_to_block._cache.get
+
+    @property
+    def key_end(self) -> bytes:
+        """What ends this group's keys, after the block's hash."""
+        return make_block_hash_with_group_id(BlockHash(b""), self.kv_cache_group_id)
+
     def block_hashes(self, hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
         """A request's hashes at this pool's block size."""
         return at_block_size(hashes, self.block_pool.hash_block_size, self.block_size)
@@ -47,19 +63,8 @@ class FullManager(OwnPool, FullAttentionManager):
     supports_fine_grained_hash_lookup = False
 
     def find_prefix(self, hashes: Sequence[BlockHash], most: int) -> list[KVCacheBlock]:
-        """The cached blocks of the longest prefix, `most` at most.
-
-        Reads vLLM's map directly: one dictionary access a block instead of four calls.
-        """
-        found = []
-        get = self.block_pool.cached_block_hash_to_block._cache.get
-        group = make_block_hash_with_group_id(BlockHash(b""), self.kv_cache_group_id)
-        for block_hash in hashes[:most]:
-            block = get(block_hash + group)
-            if block is None:
-                break
-            found.append(next(iter(block.values())) if type(block) is dict else block)
-        return found
+        """The cached blocks of the longest prefix, `most` at most."""
+        return prefix_of(self.cached, hashes, most, self.key_end)
 
     def _cache_partial_tail_block(self, request: Request, num_tokens: int) -> None:
         """Nothing: look-ups read whole blocks only, so a part of one would never be found."""
@@ -127,20 +132,7 @@ class WindowManager(OwnPool, SlidingWindowManager):
             The number of blocks before which it ends, and its blocks in order; None if there is
             none. Costs at most one look-up for each block between the two.
         """
-        get = self.block_pool.cached_block_hash_to_block._cache.get
-        group = make_block_hash_with_group_id(BlockHash(b""), self.kv_cache_group_id)
-        while end > lowest:
-            found: list[KVCacheBlock] = []
-            first = max(0, end - self.rule.blocks)
-            for index in range(end - 1, first - 1, -1):
-                block = get(hashes[index] + group)
-                if block is None:
-                    break
-                found.append(next(iter(block.values())) if type(block) is dict else block)
-            else:
-                return end, found[::-1]
-            end = index
-        return None
+        return tail_of(self.cached, hashes, end, lowest, self.rule.blocks, self.key_end)
 
     def cache_blocks(
         self,
@@ -197,6 +189,40 @@ class WindowManager(OwnPool, SlidingWindowManager):
     def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
         self.plans.pop(request_id, None)
         return super().pop_blocks_for_free(request_id)
+
+
+def prefix_of(lookup: Lookup, hashes: Sequence[bytes], most: int, key_end: bytes) -> list[Any]:
+    """The blocks of the longest prefix that `lookup` knows, `most` at most."""
+    found = []
+    for block_hash in hashes[:most]:
+        block = lookup(block_hash + key_end)
+        if block is None:
+            break
+        found.append(next(iter(block.values())) if type(block) is dict else block)
+    return found
+
+
+def tail_of(
+    lookup: Lookup, hashes: Sequence[bytes], end: int, lowest: int, blocks: int, key_end: bytes
+) -> tuple[int, list[Any]] | None:
+    """The last tail of `blocks` blocks that ends before block `end`, but after block `lowest`.
+
+    Returns:
+        The number of blocks before which it ends, and its blocks in order; None if there is none.
+        Costs at most one look-up for each block between the two.
+    """
+    while end > lowest:
+        found: list[Any] = []
+        first = max(0, end - blocks)
+        for index in range(end - 1, first - 1, -1):
+            block = lookup(hashes[index] + key_end)
+            if block is None:
+                break
+            found.append(next(iter(block.values())) if type(block) is dict else block)
+        else:
+            return end, found[::-1]
+        end = index
+    return None
 
 
 def at_block_size(

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock
+from vllm.v1.core.kv_cache_utils import BlockHash
 
-from vllm_mimo.kv.pools import FullManager, WindowManager
+from vllm_mimo.kv.below import PrefixFinder, TailFinder
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
     """What a request takes from the cache."""
 
-    full: list[KVCacheBlock]
-    """Full-attention blocks from the start on."""
-    tail: list[KVCacheBlock]
+    full: list[Any]
+    """Full-attention blocks from the start on; in a resume from lower tiers `HostHit`s too."""
+    tail: list[Any]
     """SWA blocks that end at `start`; none in a replay."""
     start: int
     """First token to compute."""
@@ -31,6 +32,8 @@ class Resume:
     is_replay: bool = False
     exact_from: int = 0
     """First recomputed token whose SWA KV is exact in all layers."""
+    has_loads: bool = False
+    """Whether some blocks have to be loaded from host memory."""
 
     @property
     def recomputed(self) -> int:
@@ -50,7 +53,7 @@ class ResumeRule:
     """With MTP, tokens before the full hit that are computed again for the drafter's sake."""
 
     def choose(
-        self, full: FullManager, window: WindowManager, hashes: Sequence[BlockHash], most: int
+        self, full: PrefixFinder, window: TailFinder, hashes: Sequence[BlockHash], most: int
     ) -> Resume:
         """The resume that computes the fewest tokens, of a prompt with these block hashes.
 

@@ -165,6 +165,31 @@ class PoolDemand:
         self.check(full_blocks, window_blocks, budget)
         return PoolSplit(full_blocks, window_blocks, self.full_block_bytes, self.window_block_bytes)
 
+    def host_split(
+        self, budget: int, window_fraction: float | None, tail_interval: int, dense_until: int
+    ) -> PoolSplit:
+        """Divide `budget` bytes of host memory, where no request runs.
+
+        `window_fraction` as in `split`; `tail_interval` and `dense_until` say how many tails a
+        session keeps near its start. Raises PoolSizeError where no tail or no full block fits.
+        """
+        tail = tail_blocks(self.window, self.window_block_size)
+        if window_fraction is None:
+            context = min(TYPICAL_CONTEXT, self.max_model_len)
+            dense = min(context, dense_until) // tail_interval if tail_interval else 0
+            full = -(-context // self.full_block_size) * self.full_block_bytes
+            window = (TAILS_PER_SESSION + dense) * tail * self.window_block_bytes
+            window_fraction = window / (full + window)
+        window_blocks = max(int(budget * window_fraction) // self.window_block_bytes, tail)
+        full_blocks = (budget - window_blocks * self.window_block_bytes) // self.full_block_bytes
+        if full_blocks < 1:
+            raise PoolSizeError(
+                f"mimo config: 'host_gib' gives {budget:,} bytes, but a full-attention block of "
+                f"{self.full_block_bytes:,} and a tail of {tail} SWA blocks of "
+                f"{self.window_block_bytes:,} do not fit; give more, or 0 for no host memory"
+            )
+        return PoolSplit(full_blocks, window_blocks, self.full_block_bytes, self.window_block_bytes)
+
     def check(self, full_blocks: int, window_blocks: int, budget: int | None = None) -> None:
         """Raise PoolSizeError where these pools cannot hold one request of `max_model_len`."""
         full_needed = self.full_blocks_per_request + 1

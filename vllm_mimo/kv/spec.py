@@ -56,6 +56,10 @@ class TwoPoolConfig(KVCacheConfig):
 
     window_blocks: int = 0
     window_layers: frozenset[str] = frozenset()
+    host_full_blocks: int = 0
+    """Full-attention blocks that each worker keeps in host memory."""
+    host_window_blocks: int = 0
+    """SWA blocks there."""
 
     @property
     def needs_kv_cache_zeroing(self) -> bool:

@@ -38,6 +38,8 @@ class CacheWorth:
         self, manager: MimoKVCacheManager, policy: str, clock: Callable[[], float]
     ) -> None:
         self.manager = manager
+        self.policy = policy
+        self.clock = clock
         full, window = manager.full.block_pool, manager.window.block_pool
         self.turns = Turns(full.hash_block_size, clock)
 
@@ -68,7 +70,7 @@ class CacheWorth:
             self.turns.end(turn, self.endings.get(request.request_id, Ending.UNKNOWN))
         full, window = self.queues
         full.label = Label(turn)
-        window.label = Label(turn, weight=self._tail_worth(request.num_computed_tokens))
+        window.label = Label(turn, weight=self.tail_worth(request.num_computed_tokens))
         try:
             yield
         finally:
@@ -79,7 +81,7 @@ class CacheWorth:
         self.turn_of.pop(request.request_id, None)
         self.endings.pop(request.request_id, None)
 
-    def _tail_worth(self, position: int) -> float:
+    def tail_worth(self, position: int) -> float:
         """Tokens that a resume at a position replays without its tail, for each of its blocks."""
         replayed = min(position, self.manager.rule.replay_bound)
         return max(1.0, replayed) / max(1, self.manager.window.rule.blocks)
@@ -88,7 +90,7 @@ class CacheWorth:
         """Labels of SWA blocks that a running request's window leaves behind."""
         turn = self.turn_of.get(request_id)
         size = self.manager.window.block_size
-        passed = Label(turn, weight=PASSED_TAIL * self._tail_worth(last * size))
+        passed = Label(turn, weight=PASSED_TAIL * self.tail_worth(last * size))
         resume = self.manager.resumes.get(request_id)
         if resume is None or not resume.tail or turn is None or resume.start <= turn.shared:
             yield first, last, passed

@@ -20,6 +20,23 @@ REFUSED_ADMISSIONS = "refused_admissions"
 SHADOW_CHECKS = "shadow_checks"
 SHADOW_MISMATCHES = "shadow_mismatches"
 
+HOST_HIT_TOKENS = "host_hit_tokens"
+HOST_HIT_REQUESTS = "host_hit_requests"
+HOST_LOADED_FULL = "host_loaded_full_bytes"
+HOST_LOADED_SWA = "host_loaded_swa_bytes"
+HOST_STORED_FULL = "host_stored_full_bytes"
+HOST_STORED_SWA = "host_stored_swa_bytes"
+HOST_FULL_EVICTED = "host_full_blocks_evicted"
+HOST_SWA_EVICTED = "host_swa_blocks_evicted"
+HOST_BACKFILLED = "host_backfilled_blocks"
+HOST_RESCUED = "host_rescued_blocks"
+HOST_DROPPED = "host_dropped_blocks"
+HOST_AHEAD = "host_blocks_loaded_ahead"
+LOAD_SECONDS = "tier_load_seconds"
+LOAD_EXPOSED_SECONDS = "tier_load_exposed_seconds"
+HOST_FULL_USAGE = "host_full_usage"
+HOST_SWA_USAGE = "host_swa_usage"
+
 COUNTERS = {
     ENCODER_CACHE_HITS: "Media items of requests whose embeddings an encoder had made before.",
     ENCODER_CACHE_MISSES: "Media items of requests that an encoder had to embed.",
@@ -34,6 +51,20 @@ COUNTERS = {
     "tail at its end.",
     MISSED_SALT: "Prompt tokens of requests with a cache salt under which nothing was cached.",
     REFUSED_ADMISSIONS: "Times a waiting request was not admitted for want of free blocks.",
+    HOST_HIT_TOKENS: "Prompt tokens that were not computed because host memory held their KV.",
+    HOST_HIT_REQUESTS: "Requests that took KV from host memory.",
+    HOST_LOADED_FULL: "Bytes of full-attention KV copied from host memory, over all ranks.",
+    HOST_LOADED_SWA: "Bytes of SWA KV copied from host memory, over all ranks.",
+    HOST_STORED_FULL: "Bytes of full-attention KV copied to host memory, over all ranks.",
+    HOST_STORED_SWA: "Bytes of SWA KV copied to host memory, over all ranks.",
+    HOST_FULL_EVICTED: "Full-attention blocks that were evicted from host memory.",
+    HOST_SWA_EVICTED: "SWA blocks that were evicted from host memory.",
+    HOST_BACKFILLED: "Blocks copied to host memory because only the device held them.",
+    HOST_RESCUED: "Blocks copied to host memory just before the device overwrote them.",
+    HOST_DROPPED: "Blocks not copied to host memory because all of it was in use.",
+    HOST_AHEAD: "Blocks loaded a step before their request's own.",
+    LOAD_SECONDS: "Seconds spent copying KV to the device, over all ranks (CPU only).",
+    LOAD_EXPOSED_SECONDS: "Seconds that steps waited for copies, over all ranks (CPU only).",
     SHADOW_CHECKS: "Requests with a cache hit that were computed again without the cache.",
     SHADOW_MISMATCHES: "Shadow checks whose output differed.",
 }
@@ -41,6 +72,8 @@ COUNTERS = {
 GAUGES = {
     FULL_POOL_USAGE: "Share of the full-attention pool's blocks that requests hold (0 to 1).",
     SWA_POOL_USAGE: "Share of the SWA pool's blocks that requests hold (0 to 1).",
+    HOST_FULL_USAGE: "Share of host memory's full-attention blocks that hold KV (0 to 1).",
+    HOST_SWA_USAGE: "Share of host memory's SWA blocks that hold KV (0 to 1).",
 }
 
 FIGURES = (*COUNTERS, *GAUGES)

@@ -10,7 +10,8 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
 from vllm_mimo.config import SECTION, MimoConfigError, from_sources
-from vllm_mimo.kv.manager import CachePolicy, MimoKVCacheManager
+from vllm_mimo.kv.cache_policy import CachePolicy
+from vllm_mimo.kv.manager import MimoKVCacheManager
 from vllm_mimo.kv.planning import two_pool_configs
 from vllm_mimo.kv.sizing import PoolSizeError
 from vllm_mimo.replay.deployment import Deployment

@@ -14,7 +14,9 @@ TWO_POOL_POLICIES = (
     "vllm_mimo.scheduling.window_release:WindowRelease",
     "vllm_mimo.scheduling.junctions:Junctions",
     "vllm_mimo.scheduling.endings:Endings",
+    "vllm_mimo.scheduling.tier_repairs:TierRepairs",
     "vllm_mimo.scheduling.kv_figures:KVFigures",
+    "vllm_mimo.scheduling.tier_figures:TierFigures",
     "vllm_mimo.scheduling.shadow:ShadowCheck",
 )
 """Policies of schedulers with two pools."""

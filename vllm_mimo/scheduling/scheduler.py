@@ -15,7 +15,8 @@ from vllm.v1.request import Request
 
 from vllm_mimo.compat import has_argument
 from vllm_mimo.config import from_vllm_config
-from vllm_mimo.kv.manager import CachePolicy, MimoKVCacheManager
+from vllm_mimo.kv.cache_policy import CachePolicy
+from vllm_mimo.kv.manager import MimoKVCacheManager
 from vllm_mimo.kv.spec import has_two_pools
 from vllm_mimo.scheduling.policy import SchedulingPolicy
 from vllm_mimo.scheduling.registry import make_policies
@@ -110,6 +111,8 @@ class MimoScheduler(AsyncScheduler):
 
     def weights_changed(self) -> None:
         """Forget what was computed with other weights; called by `hooks.weight_updates`."""
+        if self.connector is not None:
+            self.connector.reset_cache()
         if isinstance(self.kv_cache_manager, MimoKVCacheManager):
             self.kv_cache_manager.forget_cache()
         for policy in self.policies:

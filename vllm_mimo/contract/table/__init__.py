@@ -17,6 +17,7 @@ from vllm_mimo.contract.table.media import MEDIA_ENTRIES
 from vllm_mimo.contract.table.models import MODEL_ENTRIES
 from vllm_mimo.contract.table.processing import PROCESSING_ENTRIES
 from vllm_mimo.contract.table.scheduling import SCHEDULING_ENTRIES
+from vllm_mimo.contract.table.tiers import TIER_ENTRIES
 from vllm_mimo.contract.table.towers import TOWER_ENTRIES
 from vllm_mimo.contract.table.workers import WORKER_ENTRIES
 
@@ -34,6 +35,7 @@ ENTRIES = (
     *KV_BLOCK_ENTRIES,
     *SCHEDULING_ENTRIES,
     *WORKER_ENTRIES,
+    *TIER_ENTRIES,
     *API_ENTRIES,
 )
 """Everything, in the order in which it is checked."""

@@ -75,9 +75,24 @@ KV_BLOCK_ENTRIES = (
     ),
     Entry(
         _POOL,
+        "BlockPool.touch",
+        used_by="vllm_mimo.kv.loading",
+        why="holds cached blocks that are read",
+        parameters=("blocks",),
+    ),
+    Entry(
+        _POOL,
+        "BlockPool._insert_block_hash",
+        used_by="vllm_mimo.tiers.host_pool",
+        why="a block of host memory is found from then on",
+        parameters=("block_hash_with_group_id", "block", "num_tokens"),
+    ),
+    Entry(
+        _POOL,
         "BlockPool.cache_full_blocks",
-        used_by=_POOLS,
-        why="publishes the blocks of a tail",
+        overrides=True,
+        used_by=_BLOCKS,
+        why="publishes the blocks of a tail; tells what was published",
         parameters=(
             "request",
             "blocks",

@@ -80,6 +80,21 @@ _MANAGERS = (
     ),
     Entry(
         _MANAGER,
+        "KVCacheManager.new_step_starts",
+        used_by=_OURS,
+        why="what was loaded ahead is held until then",
+        overrides=True,
+    ),
+    Entry(
+        _MANAGER,
+        "KVCacheManager.truncate_computed_blocks",
+        used_by=_OURS,
+        why="blocks of a look-up stay whole: what lower tiers add is not in them",
+        parameters=("blocks", "num_computed_tokens"),
+        overrides=True,
+    ),
+    Entry(
+        _MANAGER,
         "KVCacheManager.create_kv_cache_blocks",
         used_by=_OURS,
         why="blocks of both groups",

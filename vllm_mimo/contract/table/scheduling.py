@@ -124,13 +124,6 @@ SCHEDULING_ENTRIES = (
         why="what is handed to the clients",
     ),
     Entry(
-        ("vllm.distributed.kv_transfer.kv_connector.v1.base",),
-        "KVConnectorBase_V1.bind_kv_cache_manager",
-        used_by=_OURS,
-        why="a connector must know our manager",
-        parameters=("kv_cache_manager",),
-    ),
-    Entry(
         ("vllm.tokenizers",),
         "cached_tokenizer_from_config",
         used_by="vllm_mimo.scheduling.junctions",
@@ -161,13 +154,6 @@ SCHEDULING_ENTRIES = (
         "SpeculativeConfig.use_eagle_block_drop",
         used_by="vllm_mimo.kv.planning",
         why="whether hits end a block early for the drafter's sake",
-    ),
-    Entry(
-        ("vllm.config",),
-        "KVTransferConfig",
-        used_by="vllm_mimo.hooks.kv_defaults",
-        why="the connector's name",
-        attributes=("kv_connector",),
     ),
     Entry(
         ("vllm.v1.engine.core",),

@@ -1,0 +1,1 @@
+"""Tiers of the KV cache below the device: host memory (L2), and what lies below that (L3)."""
