@@ -18,6 +18,13 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 NAME = "vllm_mimo.native._C"
+# For source distributions.
+SOURCES = ["CMakeLists.txt", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("csrc/*"))]
+
+
+def find_program(name: str) -> str | None:
+    """A program beside this Python, where the wheels of cmake and ninja put it, or on PATH."""
+    return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
 
 
 class CMakeBuild(build_ext):
@@ -31,26 +38,31 @@ class CMakeBuild(build_ext):
         if torch is None or torch.origin is None:
             self.skip("torch is missing")
             return
-        cmake = shutil.which("cmake")
+        cmake = find_program("cmake")
         if cmake is None:
             self.skip("cmake is missing")
             return
-        target = Path(self.get_ext_fullpath(ext.name)).resolve()
+        ninja = find_program("ninja")
         build = Path(self.build_temp).resolve()
-        build.mkdir(parents=True, exist_ok=True)
-        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-        folder = Path(torch.origin).parent
+        target = Path(self.get_ext_fullpath(ext.name)).resolve()
         configure = [
             cmake,
-            *["-S", str(ROOT), "-B", str(build), *generator],
-            f"-DTORCH_DIR={folder}",
+            *["-S", str(ROOT), "-B", str(build)],
+            *(["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []),
+            f"-DTORCH_DIR={Path(torch.origin).parent}",
             f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target.parent}",
         ]
-        try:
-            subprocess.run(configure, check=True)
-            subprocess.run([cmake, "--build", str(build)], check=True)
-        except (subprocess.CalledProcessError, OSError) as error:
-            self.skip(str(error))
+        # An nvcc that does not work must not cost the operations on the CPU.
+        for cuda in ("ON", "OFF"):
+            # Anew each time: CMake refuses a folder that was configured elsewhere.
+            shutil.rmtree(build, ignore_errors=True)
+            try:
+                subprocess.run([*configure, f"-DMIMO_CUDA={cuda}"], check=True)
+                subprocess.run([cmake, "--build", str(build)], check=True)
+                return
+            except (subprocess.CalledProcessError, OSError):
+                continue
+        self.skip("cmake or the compiler failed, see above")
 
     def skip(self, why: str) -> None:
         """Go on without the extension."""
@@ -60,6 +72,6 @@ class CMakeBuild(build_ext):
 
 
 setup(
-    ext_modules=[Extension(NAME, sources=[], optional=True)],
+    ext_modules=[Extension(NAME, sources=[], depends=SOURCES, optional=True)],
     cmdclass={"build_ext": CMakeBuild},
 )

@@ -16,7 +16,23 @@ struct BlockCopy {
   const int64_t* pairs;  // (source block, target block) each
   int64_t count;
   int64_t bytes;  // of a block
+
+  const uint8_t* source(int64_t i) const { return src.base + pairs[2 * i] * src.stride; }
+  uint8_t* target(int64_t i) const { return dst.base + pairs[2 * i + 1] * dst.stride; }
 };
+
+// How many pairs from `first` on, before `last`, are neighbours in both buffers without a gap, so
+// that one copy does them all. At least 1.
+inline int64_t run_length(const BlockCopy& copy, int64_t first, int64_t last) {
+  if (copy.dst.stride != copy.bytes || copy.src.stride != copy.bytes) return 1;
+  const int64_t* start = copy.pairs + 2 * first;
+  int64_t run = 1;
+  while (first + run < last && start[2 * run] == start[0] + run &&
+         start[2 * run + 1] == start[1] + run) {
+    ++run;
+  }
+  return run;
+}
 
 // Checks every pair against both buffers. Throws, naming the first pair that does not fit.
 BlockCopy checked_copy(

@@ -39,4 +39,25 @@ MIMO_HOST_DEVICE void copy_one_block(
   for (int64_t i = done + thread; i < bytes; i += threads) to[i] = from[i];
 }
 
+// What one thread block of the kernel does, thread `thread` of `threads` in it. `team` of `teams`
+// thread blocks: each block of KV is cut into `slices`, and the teams take the slices in turn.
+MIMO_HOST_DEVICE void copy_share(
+    Layout dst, Layout src, const int64_t* pairs, int count, int64_t bytes, int slices, int team,
+    int teams, int thread, int threads) {
+  for (int share = team; share < count * slices; share += teams) {
+    const int pair = share / slices;
+    copy_one_block(
+        dst, src, pairs[2 * pair], pairs[2 * pair + 1], bytes,
+        (share % slices) * threads + thread, slices * threads);
+  }
+}
+
+// Few blocks of KV are cut, so that all teams have work; a slice has a word for each thread.
+MIMO_HOST_DEVICE int slices_of(int count, int64_t bytes, int teams, int threads) {
+  const int64_t wanted = count < teams ? (teams + count - 1) / count : 1;
+  const int64_t most = bytes / (16 * static_cast<int64_t>(threads));
+  const int64_t slices = wanted < most ? wanted : most;
+  return slices > 1 ? static_cast<int>(slices) : 1;
+}
+
 }  // namespace vllm_mimo

@@ -12,8 +12,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 venv=.venv
 stamp=$venv/.vllm-mimo-stamp
-inputs=(pyproject.toml setup.py CMakeLists.txt csrc/* constraints/cpu.txt constraints/cpu-overrides.txt
-        constraints/samples.txt tools/vllm_cpu_metadata/pyproject.toml)
+inputs=(pyproject.toml setup.py CMakeLists.txt csrc/* constraints/cpu.txt
+        constraints/cpu-overrides.txt constraints/samples.txt tools/vllm_cpu_metadata/pyproject.toml)
 
 say() { printf '[bootstrap] %s\n' "$*"; }
 die() { printf '[bootstrap] error: %s\n' "$*" >&2; exit 1; }
@@ -62,7 +62,7 @@ $venv/bin/python -m uv pip install --python $venv/bin/python \
     --constraint constraints/cpu.txt \
     --editable '.[cpu,dev]' ./tools/vllm_cpu_metadata
 
-say "building the native extension (torch does its work where there is no compiler)"
+say "building the native extension (its log: $venv/native-build.log)"
 $venv/bin/python setup.py --quiet build_ext --inplace >"$venv/native-build.log" 2>&1 || true
 grep 'vllm-mimo:\|CUDA operations\|no nvcc' "$venv/native-build.log" || true
 

@@ -9,6 +9,8 @@ import torch
 
 from vllm_mimo.native.library import available, has_cuda
 
+_STAGED_BYTES = 64 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
@@ -20,8 +22,22 @@ class BlockView:
     stride: int
     """Bytes from a block to the next."""
     block_bytes: int
-    """Bytes of a block, at most `stride`."""
+    """Bytes of a block. More than `stride` where blocks overlap; such blocks are only read."""
     blocks: int
+
+    def __post_init__(self) -> None:
+        sizes = (self.offset, self.stride - 1, self.blocks, self.block_bytes - 1)
+        if min(sizes) < 0 or self.end() > self.storage.numel():
+            raise ValueError(
+                f"{self.blocks} blocks of {self.block_bytes} bytes, {self.stride} apart from byte "
+                f"{self.offset} on, do not fit a buffer of {self.storage.numel()} bytes"
+            )
+
+    def end(self) -> int:
+        """The byte after the last block."""
+        if not self.blocks:
+            return self.offset
+        return self.offset + (self.blocks - 1) * self.stride + self.block_bytes
 
     def rows(self) -> torch.Tensor:
         """(blocks, block_bytes) uint8, sharing the buffer's memory."""
@@ -44,24 +60,32 @@ def copy_blocks(
     """Copy `src`'s block to `dst`'s for each (source block, target block).
 
     On CPUs the copy is done on return, by `threads` threads (0: as many as pay), and other Python
-    threads run meanwhile; on GPUs it is on the current stream. Targets must not be named twice, and
-    none may overlap a source.
+    threads run meanwhile. On GPUs it is on the current stream of the target's device, or else of
+    the source's, and both buffers must last until it is done; the pairs may go at once.
 
-    Raises ValueError, before anything is copied, where block sizes differ or a block is not there.
+    Pairs are copied in any order, several at a time. So no target may be named twice or overlap a
+    source or another target: which bytes it then holds is not defined. One buffer may be both ends.
+
+    Raises ValueError, before anything is copied, where block sizes differ or there is no such
+    block.
     """
     if dst.block_bytes != src.block_bytes:
         raise ValueError(
             f"blocks of {src.block_bytes} bytes do not fit blocks of {dst.block_bytes} bytes"
         )
-    table = torch.as_tensor(pairs, dtype=torch.int64).reshape(-1, 2).contiguous()
+    table = torch.as_tensor(pairs, dtype=torch.int64, device="cpu").reshape(-1, 2).contiguous()
     if not len(table):
         return
-    _check(table, dst, src)
     on_device = dst.storage.is_cuda or src.storage.is_cuda
-    if available() and (has_cuda() or not on_device):
+    if not (has_cuda() if on_device else available()):
+        _check(table, dst, src)
+        copy_blocks_by_torch(dst, src, table)
+        return
+    try:
         torch.ops.vllm_mimo.copy_blocks(
-            dst.storage,
-            src.storage,
+            # Cut behind the last block, so that the operation's check of bounds is that of blocks.
+            dst.storage[: dst.end()],
+            src.storage[: src.end()],
             table,
             dst.block_bytes,
             dst.offset,
@@ -70,15 +94,23 @@ def copy_blocks(
             src.stride,
             threads,
         )
-        return
-    copy_blocks_by_torch(dst, src, table)
+    except RuntimeError:
+        _check(table, dst, src)  # says it as a ValueError, if that was the reason
+        raise
 
 
 def copy_blocks_by_torch(dst: BlockView, src: BlockView, pairs: torch.Tensor) -> None:
     """`copy_blocks` with torch's operations; `pairs` (n, 2) int64 on the CPU, of valid blocks."""
-    found = src.rows().index_select(0, pairs[:, 0].to(src.storage.device))
-    found = found.to(dst.storage.device)
-    dst.rows().index_copy_(0, pairs[:, 1].to(dst.storage.device), found)
+    target, source = dst.rows(), src.rows()
+    if target.is_cpu and source.is_cpu:
+        # Ten times as fast as index_select and index_copy_ from 64 KiB on.
+        for s, d in pairs.tolist():
+            target[d].copy_(source[s])
+        return
+    # A few launches for many blocks, in parts because each is copied once more on the way.
+    for part in pairs.split(max(1, _STAGED_BYTES // dst.block_bytes)):
+        found = source.index_select(0, part[:, 0].to(source.device))
+        target.index_copy_(0, part[:, 1].to(target.device), found.to(target.device))
 
 
 def _check(pairs: torch.Tensor, dst: BlockView, src: BlockView) -> None:

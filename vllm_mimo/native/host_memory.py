@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import logging
 import math
 import mmap
+import os
+import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -16,8 +20,22 @@ logger = logging.getLogger("vllm.vllm_mimo")
 
 _PAGE = mmap.PAGESIZE
 _TOUCHERS = 4
-_SYS_MBIND = 237  # x86-64
+_SYS_MBIND = {"x86_64": 237, "aarch64": 235}
 _MPOL_PREFERRED = 1
+_REGISTER_PORTABLE = 1  # pinned for every GPU that the process uses
+
+
+class _Pages(mmap.mmap):
+    """Anonymous memory, which ends its registration with CUDA before it is unmapped."""
+
+    unpin: Callable[[], object] | None = None
+    owner = 0
+
+    def __del__(self) -> None:
+        # A forked child has neither these pages nor a CUDA context.
+        if self.unpin is not None and self.owner == os.getpid():
+            with contextlib.suppress(Exception):  # at the end of the process CUDA may be gone
+                self.unpin()
 
 
 def host_buffer(
@@ -44,32 +62,56 @@ def host_buffer(
             f"{size:,} bytes of host memory are asked for KV, {free:,} are free; lower the key "
             "'host_gib' (it is for each rank)"
         )
-    memory = mmap.mmap(-1, size)
-    memory.madvise(mmap.MADV_HUGEPAGE)
+    # Private: Linux gives no huge pages to shared anonymous memory as it is set up by default.
+    memory = _Pages(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
     if numa_node is not None:
         _prefer_node(memory, size, numa_node)
     flat = torch.frombuffer(memory, dtype=torch.uint8)[: math.prod(shape)]
     if prefault or pinned:
         _touch(flat)
     if pinned:
-        _pin(flat)
+        _pin(memory, flat)
     return flat.reshape(tuple(shape))
 
 
-def available_bytes() -> int | None:
-    """Bytes of memory that this process may still take; None where nobody knows."""
+def available_bytes(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Bytes of memory that this process may still take; None where nobody knows.
+
+    The least of what the machine has free and what the process's control groups leave it. Both
+    count pages of files that can be dropped as free.
+    """
     found = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-            found.append(max(0, int(limit) - used))
-    except (OSError, ValueError, IndexError):
-        pass
+    for line in _read(proc / "meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            found.append(int(line.split()[1]) * 1024)
+    for line in _read(proc / "self" / "cgroup").splitlines():
+        if line.startswith("0::"):
+            own = cgroups / line.removeprefix("0::/")
+            for group in (own, *own.parents):
+                left = _left_in(group) if group.is_relative_to(cgroups) else None
+                found += [] if left is None else [left]
     return min(found, default=None)
+
+
+def _left_in(group: Path) -> int | None:
+    """Bytes that a control group (version 2) has left; None without a limit."""
+    limit, used = _read(group / "memory.max"), _read(group / "memory.current")
+    if not limit.isdigit() or not used.isdigit():
+        return None
+    stat = dict(line.split(maxsplit=1) for line in _read(group / "memory.stat").splitlines())
+    return max(0, int(limit) - int(used) + int(stat.get("inactive_file", 0)))
+
+
+def _read(path: Path) -> str:
+    """The text of a kernel file, stripped; empty where it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def numa_node_of_device(index: int) -> int | None:
@@ -88,20 +130,28 @@ def numa_node_of_device(index: int) -> int | None:
 
 def _prefer_node(memory: mmap.mmap, size: int, node: int) -> None:
     """Ask the kernel for pages of one node; it may give others."""
-    mask = ctypes.c_ulong(1 << node)
+    number = _SYS_MBIND.get(platform.machine())
+    if number is None or not Path(f"/sys/devices/system/node/node{node}").exists():
+        return
+    words = node // 64 + 1
+    mask = (ctypes.c_uint64 * words)()
+    mask[node // 64] = 1 << node % 64
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    libc = ctypes.CDLL(None, use_errno=True)
-    failed = libc.syscall(
-        _SYS_MBIND,
+    failed = ctypes.CDLL(None, use_errno=True).syscall(
+        ctypes.c_long(number),
         ctypes.c_void_p(start),
         ctypes.c_ulong(-(-size // _PAGE) * _PAGE),
-        _MPOL_PREFERRED,
-        ctypes.byref(mask),
-        ctypes.c_ulong(64),
+        ctypes.c_int(_MPOL_PREFERRED),
+        mask,
+        ctypes.c_ulong(64 * words + 1),  # the kernel counts one bit too few
         ctypes.c_uint(0),
     )
     if failed:
-        logger.info("host memory for KV is not bound to NUMA node %d", node)
+        logger.info(
+            "host memory for KV is not bound to NUMA node %d: %s",
+            node,
+            os.strerror(ctypes.get_errno()),
+        )
 
 
 def _touch(flat: torch.Tensor) -> None:
@@ -114,8 +164,14 @@ def _touch(flat: torch.Tensor) -> None:
         thread.join()
 
 
-def _pin(flat: torch.Tensor) -> None:
-    """Page-lock a buffer for as long as the process lives."""
-    error = torch.cuda.cudart().cudaHostRegister(flat.data_ptr(), flat.numel(), 0)
+def _pin(memory: _Pages, flat: torch.Tensor) -> None:
+    """Page-lock a buffer until its memory is freed."""
+    # A fork would share the pages, and the first write then move them from under the GPU.
+    memory.madvise(mmap.MADV_DONTFORK)
+    cudart = torch.cuda.cudart()
+    address = flat.data_ptr()
+    error = cudart.cudaHostRegister(address, flat.numel(), _REGISTER_PORTABLE)
     if int(error) != 0:
         raise MemoryError(f"pinning {flat.numel():,} bytes of host memory failed: {error}")
+    memory.owner = os.getpid()
+    memory.unpin = functools.partial(cudart.cudaHostUnregister, address)

@@ -19,17 +19,23 @@ ENV_VAR = "VLLM_MIMO_NATIVE"
 
 @functools.cache
 def why_not() -> str | None:
-    """Why the library is not used, or None where it is. Loads it on the first call."""
+    """Why the library is not used, None where it is. The first call loads it, or logs why not."""
     if os.environ.get(ENV_VAR) == "0":
         return f"{ENV_VAR} is 0"
+    reason = _load()
+    if reason is not None:
+        logger.warning("the native library is not used, torch copies KV more slowly: %s", reason)
+    return reason
+
+
+def _load() -> str | None:
     if not LIBRARY.exists():
         return "it was not built (python setup.py build_ext --inplace)"
     try:
         torch.ops.load_library(str(LIBRARY))
         torch.ops.vllm_mimo.copy_blocks  # noqa: B018  raises where it is of another version
     except (OSError, RuntimeError, AttributeError) as error:
-        logger.warning("the native library does not load, torch does its work: %s", error)
-        return str(error)
+        return str(error.__cause__ or error)  # torch puts the linker's reason there
     return None
 
 
@@ -38,6 +44,7 @@ def available() -> bool:
     return why_not() is None
 
 
+@functools.cache
 def has_cuda() -> bool:
     """Whether it was built with the CUDA operations."""
     return available() and bool(torch.ops.vllm_mimo.has_cuda())
