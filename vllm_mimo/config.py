@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vllm_mimo.l3.settings import L3Settings
+
 ENV_VAR = "VLLM_MIMO_CONFIG"
 """Name of the environment variable: inline JSON object, or path of a JSON file."""
 
@@ -123,6 +125,13 @@ class MimoConfig:
     host_swa_fraction: float | None = option(
         None, "Share of 'host_gib' for SWA blocks; null chooses it."
     )
+    l3: dict[str, Any] | None = option(  # noqa: RUF009  as the others are
+        None,
+        "Settings of a third tier below host memory, on disk (`docs/tiers.md`); null for none.",
+    )
+    tier_keep_alive: bool = option(
+        True, "Mark what upper tiers are asked for as used in the third tier too."
+    )
     tier_layerwise: bool = option(
         True,
         "Let each layer wait for its own KV only while it is loaded; off loads all layers before "
@@ -145,6 +154,11 @@ class MimoConfig:
                     f"{SECTION} config: {field.name!r} must be {describe_type(hints[field.name])}, "
                     f"got {value!r} ({type(value).__name__})"
                 )
+        if self.l3 is not None:
+            try:
+                L3Settings.parse(self.l3)
+            except ValueError as error:
+                raise MimoConfigError(f"{SECTION} config: {error}") from None
         for key, (low, high) in LIMITS.items():
             value = getattr(self, key)
             if value is not None and not low <= value <= high:
@@ -204,6 +218,8 @@ def describe_type(hint: Any) -> str:
     if hint in names:
         return names[hint]
     arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is dict:
+        return "an object"
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(json.dumps(choice) for choice in arguments)
     return " or ".join(describe_type(argument) for argument in arguments)
@@ -218,6 +234,8 @@ def _matches(value: Any, hint: Any) -> bool:
         return any(value == c and type(value) is type(c) for c in typing.get_args(hint))
     if hint is float:
         return type(value) in (int, float)
+    if origin is dict:
+        return type(value) is dict
     return type(value) is hint
 
 

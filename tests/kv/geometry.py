@@ -13,8 +13,8 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 from vllm.v1.request import Request
 
-from vllm_mimo.kv.eviction import DEFAULT_POLICY
 from vllm_mimo.kv.cache_policy import CachePolicy
+from vllm_mimo.kv.eviction import DEFAULT_POLICY
 from vllm_mimo.kv.manager import MimoKVCacheManager
 from vllm_mimo.kv.sizing import running_blocks
 from vllm_mimo.kv.spec import FullPoolSpec, TwoPoolConfig, WindowPoolSpec

@@ -32,7 +32,7 @@ class TieredEngine(Engine):
         self.director = TierDirector(
             self.manager, host_blocks, policy, waiting=lambda: self.waiting[:1]
         )
-        self.director.request_of = lambda name: self.requests[name]
+        self.director.repairs.request_of = lambda name: self.requests[name]
         worker = self.worker
         self.host_content = [
             np.zeros((count + 1) * size, np.int64)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from vllm_mimo import config
 from vllm_mimo.config import ENV_VAR, MimoConfig, MimoConfigError, from_sources, from_vllm_config
 
-KEYS = [field.name for field in dataclasses.fields(MimoConfig)]
+KEYS = [field.name for field in dataclasses.fields(MimoConfig) if field.name != "l3"]
+"""All but the one that is an object with keys of its own."""
 HINTS = get_type_hints(MimoConfig)
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -198,3 +199,18 @@ def test_later_keys_may_use_every_documented_type(monkeypatch) -> None:
             config.from_sources({"mimo": bad}, {})
     with pytest.raises(MimoConfigError, match="must be an integer or null, got '3'"):
         config.from_sources(mimo(size="3"), {})
+
+
+@pytest.mark.parametrize(
+    ("l3", "named"),
+    [
+        ("/data/kv", "'l3' must be an object or null"),
+        ({"path": "/data/kv", "size": 3}, "l3: unknown key 'size'"),
+        ({"gib": 64}, "l3: 'path' is missing"),
+    ],
+)
+def test_settings_of_the_third_tier_are_checked_with_the_others(l3: object, named: str) -> None:
+    with pytest.raises(MimoConfigError, match=named):
+        from_sources(mimo(l3=l3), {})
+    good = {"path": "/data/kv", "gib": 3}
+    assert from_sources(mimo(l3=good), {}).l3 == good

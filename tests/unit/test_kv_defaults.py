@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -301,3 +303,24 @@ def test_host_memory_and_another_connector_are_refused_by_name() -> None:
     config = vllm_config(kv_transfer_config=SimpleNamespace(kv_connector="NixlConnector"))
     with pytest.raises(MimoConfigError, match=r"--kv-transfer-config .*'NixlConnector'"):
         choose_kv(config, MimoConfig(host_gib=1.5))
+
+
+def test_a_third_tier_needs_host_memory_and_brings_a_common_hash_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    l3 = {"path": str(tmp_path / "l3"), "gib": 1}
+    with pytest.raises(MimoConfigError, match=r"'l3' .* set 'host_gib' too"):
+        choose_kv(vllm_config(), MimoConfig(l3=l3))
+    seeds = []
+    for _ in range(2):
+        monkeypatch.setenv("PYTHONHASHSEED", "random")
+        config = vllm_config()
+        choose_kv(config, MimoConfig(l3=l3, host_gib=1.0))
+        assert config.cache_config.prefix_caching_hash_algo == "xxhash_cbor"
+        seeds.append(os.environ["PYTHONHASHSEED"])
+    assert seeds[0] == seeds[1] and seeds[0].isdigit()
+    assert (tmp_path / "l3" / "hash-seed").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    choose_kv(vllm_config(), MimoConfig(l3=l3, host_gib=1.0))
+    assert os.environ["PYTHONHASHSEED"] == "7", "the user's own stays"

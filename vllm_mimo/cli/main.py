@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import vllm_mimo
 
-COMMANDS = ("doctor", "plan", "replay", "tiny")
+COMMANDS = ("doctor", "plan", "replay", "tiers", "tiny")
 """Modules in ``vllm_mimo.cli``, in the order in which help lists them."""
 
 

@@ -16,7 +16,9 @@ from vllm.utils.import_utils import resolve_obj_by_qualname
 
 from vllm_mimo.config import MimoConfig, MimoConfigError
 from vllm_mimo.hooks import kv_planning, weight_updates
+from vllm_mimo.l3.settings import L3Settings
 from vllm_mimo.metrics.board import name_instance
+from vllm_mimo.tiers.hash_seed import share_hash_seed
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -57,12 +59,18 @@ def choose_kv(vllm_config: VllmConfig, config: MimoConfig) -> None:
     _use_worker(vllm_config)
     if config.host_gib:
         _use_tiers(vllm_config)
+    elif config.l3 is not None:
+        raise MimoConfigError(
+            "mimo config: 'l3' is read and written through host memory: set 'host_gib' too"
+        )
     cache = vllm_config.cache_config
     if not cache.user_specified_block_size:
         cache.block_size = BLOCK_SIZE
         cache.user_specified_block_size = True  # else the platform's default replaces it
     if config.prefix_hash == "xxhash":
-        cache.prefix_caching_hash_algo = "xxhash"
+        cache.prefix_caching_hash_algo = "xxhash" if config.l3 is None else "xxhash_cbor"
+    if config.l3 is not None and (folder := L3Settings.parse(config.l3).path):
+        share_hash_seed(folder)
     wrap_engine_core()
     name_instance()
 

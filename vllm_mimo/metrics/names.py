@@ -34,6 +34,15 @@ HOST_DROPPED = "host_dropped_blocks"
 HOST_AHEAD = "host_blocks_loaded_ahead"
 LOAD_SECONDS = "tier_load_seconds"
 LOAD_EXPOSED_SECONDS = "tier_load_exposed_seconds"
+L3_READ = "l3_read_bytes"
+L3_WRITTEN = "l3_written_bytes"
+L3_READ_BLOCKS = "l3_read_blocks"
+L3_FAILED_BLOCKS = "l3_failed_blocks"
+L3_WRITTEN_BLOCKS = "l3_written_blocks"
+L3_DROPPED_BLOCKS = "l3_dropped_blocks"
+L3_KEEP_ALIVES = "l3_keep_alives"
+L3_RECOMPUTED = "l3_recomputed_requests"
+L3_TIMEOUTS = "l3_timeouts"
 HOST_FULL_USAGE = "host_full_usage"
 HOST_SWA_USAGE = "host_swa_usage"
 
@@ -65,6 +74,15 @@ COUNTERS = {
     HOST_AHEAD: "Blocks loaded a step before their request's own.",
     LOAD_SECONDS: "Seconds spent copying KV to the device, over all ranks (CPU only).",
     LOAD_EXPOSED_SECONDS: "Seconds that steps waited for copies, over all ranks (CPU only).",
+    L3_READ: "Bytes read from L3 into host memory, over all ranks.",
+    L3_WRITTEN: "Bytes written from host memory to L3, over all ranks.",
+    L3_READ_BLOCKS: "Blocks read from L3.",
+    L3_FAILED_BLOCKS: "Blocks that L3 said it held and did not give: late, damaged or an error.",
+    L3_WRITTEN_BLOCKS: "Blocks written to L3, or found there.",
+    L3_DROPPED_BLOCKS: "Blocks not written to L3: too many waited, or it failed.",
+    L3_KEEP_ALIVES: "Blocks marked as used in L3 because upper tiers were asked for them.",
+    L3_RECOMPUTED: "Requests computed because reading from L3 would have taken longer.",
+    L3_TIMEOUTS: "Requests that went on without L3 after 'wait_s'.",
     SHADOW_CHECKS: "Requests with a cache hit that were computed again without the cache.",
     SHADOW_MISMATCHES: "Shadow checks whose output differed.",
 }

@@ -58,5 +58,24 @@ class TierFigures(SchedulingPolicy):
             names.LOAD_EXPOSED_SECONDS: moved["exposed_s"],
             names.HOST_FULL_USAGE: full.filled,
             names.HOST_SWA_USAGE: window.filled,
+            **self._remote(),
         }.items():
             self.board.set(name, float(value))
+
+    def _remote(self) -> dict[str, float]:
+        assert self.director is not None
+        remote, moved = self.director.remote, self.director.figures
+        if remote is None:
+            return {}
+        reads, writes = remote.reads.counts, remote.writes.counts
+        return {
+            names.L3_READ: moved["l3_read"],
+            names.L3_WRITTEN: moved["l3_written"],
+            names.L3_READ_BLOCKS: reads.blocks,
+            names.L3_FAILED_BLOCKS: reads.failed_blocks,
+            names.L3_WRITTEN_BLOCKS: writes.written,
+            names.L3_DROPPED_BLOCKS: writes.dropped,
+            names.L3_KEEP_ALIVES: writes.keep_alives,
+            names.L3_RECOMPUTED: reads.recomputed_requests,
+            names.L3_TIMEOUTS: reads.timeouts,
+        }

@@ -23,7 +23,7 @@ class TierRepairs(SchedulingPolicy):
         self.director = connector.director if isinstance(connector, MimoTierConnector) else None
         if self.director is not None:
             self.director.ahead.waiting = self.waiting
-            self.director.request_of = scheduler.requests.__getitem__
+            self.director.repairs.request_of = scheduler.requests.__getitem__
 
     def waiting(self) -> Iterator[Request]:
         """Requests that the next step may admit, next first."""

@@ -19,6 +19,7 @@ from vllm_mimo.kv.manager import MimoKVCacheManager
 from vllm_mimo.kv.spec import TwoPoolConfig
 from vllm_mimo.tiers.director import TierDirector, TierPolicy
 from vllm_mimo.tiers.moves import TierMoves, TierReport
+from vllm_mimo.tiers.setup import make_mover, make_remote
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -74,6 +75,7 @@ class MimoTierConnector(KVConnectorBase_V1, SupportsHMA):
                 TierPolicy(self.config.tier_ahead, self.config.tier_backfill),
                 config.parallel_config.world_size,
             )
+            make_remote(config, self.tiers, self.config, self.director)
 
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
@@ -81,10 +83,15 @@ class MimoTierConnector(KVConnectorBase_V1, SupportsHMA):
         assert self.director is not None
         return self.director.matched(request, num_computed_tokens), False
 
+    def on_new_request(self, request: Request) -> None:
+        assert self.director is not None
+        self.director.request_added(request)
+
     def update_state_after_alloc(
         self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
     ) -> None:
-        """Nothing: the manager has told the director already."""
+        assert self.director is not None
+        self.director.request_admitted(request)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         assert self.director is not None
@@ -114,8 +121,6 @@ class MimoTierConnector(KVConnectorBase_V1, SupportsHMA):
     # --- in a worker -----------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        from vllm_mimo.tiers.setup import make_mover
-
         self.mover = make_mover(self._vllm_config, self.tiers, kv_caches, self.config)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
@@ -152,3 +157,5 @@ class MimoTierConnector(KVConnectorBase_V1, SupportsHMA):
     def shutdown(self) -> None:
         if self.mover is not None:
             self.mover.close()
+        if self.director is not None:
+            self.director.close()

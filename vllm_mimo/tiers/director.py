@@ -12,25 +12,28 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.request import Request
 
 from vllm_mimo.kv.below import Load
-from vllm_mimo.kv.eviction import SUPERSEDED, Label
+from vllm_mimo.kv.eviction import Label
 from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
 from vllm_mimo.kv.manager import MimoKVCacheManager
 from vllm_mimo.kv.resume import Resume
 from vllm_mimo.kv.worth import PASSED_TAIL
+from vllm_mimo.l3.keys import Label as Owner
 from vllm_mimo.tiers.ahead import AheadLoads
 from vllm_mimo.tiers.host_pool import HostPool
 from vllm_mimo.tiers.lookup import FullTiers, WindowTiers
 from vllm_mimo.tiers.moves import Copies, TierMoves, TierReport
+from vllm_mimo.tiers.operations import Operations
+from vllm_mimo.tiers.pace import Pace
+from vllm_mimo.tiers.remote import RemoteTier
+from vllm_mimo.tiers.repairs import Repairs
 from vllm_mimo.tiers.stores import Stores
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
-
-    from vllm_mimo.kv.pools import FullManager, WindowManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +87,28 @@ class TierDirector:
     ) -> None:
         self.manager = manager
         self.policy = policy
-        self.workers = workers
         worth = manager.worth
         size = manager.full.block_pool.hash_block_size
         full, window = (
             HostPool(blocks, size, worth.turns, worth.policy, worth.clock) for blocks in host_blocks
         )
         self.hosts = (full, window)
-        self.stores = Stores(self.hosts, self.label, lambda request: ("", ""), policy.backfill)
+        self.stores = Stores(self.hosts, self.label, self._owner, policy.backfill)
+        self.remote: RemoteTier | None = None
+        """L3, where there is one."""
+        self.pace = Pace()
         self.counts = TierCounts()
         self.figures: Counter[str] = Counter()
         """Sums of what workers reported."""
         self.gains: dict[str, int] = {}
         """Tokens that a waiting request would take from host memory."""
         self.next = TierMoves()
-        self.ops = 0
-        self.unfinished: dict[int, int] = {}
-        """Operation -> workers that have not finished it."""
-        self.failed: dict[int, set[int]] = {}
+        self.operations = Operations(workers)
         self.pins: dict[int, Pin] = {}
         self.pin = Pin([])
         """Of the step that is being scheduled."""
         self.ahead = AheadLoads(manager, waiting)
-        self.whole: set[str] = set()
-        """Requests whose blocks were checked for backfill at the end of their prompt."""
+        self.repairs = Repairs(manager, self.hosts, self.stores, policy.backfill > 0)
         for pool in (manager.full.block_pool, manager.window.block_pool):
             pool.on_cached = self.stores.cached
             pool.on_overwrite = self.stores.overwrite
@@ -127,12 +128,41 @@ class TierDirector:
         self.gains[request.request_id] = found.start - local.start
         return dataclasses.replace(found, has_loads=True)
 
-    def matched(self, request: Request, computed: int) -> int:
-        """Tokens that lower tiers add to the device's `computed` ones."""
+    def with_remote(self, request: Request, known: frozenset[bytes]) -> Resume:
+        """The resume that all tiers allow, of which L3 is known to hold some keys."""
+        manager = self.manager
+        full = FullTiers(manager.full, self.hosts[FULL_GROUP], (), known)
+        window = WindowTiers(manager.window, self.hosts[WINDOW_GROUP], known)
+        return manager.rule.choose(full, window, request.block_hashes, request.num_tokens - 1)
+
+    def use_remote(self, make: Callable[[TierDirector], RemoteTier]) -> None:
+        """Put L3 below host memory."""
+        self.remote = make(self)
+
+    def _owner(self, request: Request) -> Owner | None:
+        return self.remote.owner(request) if self.remote is not None else None
+
+    def matched(self, request: Request, computed: int) -> int | None:
+        """Tokens that lower tiers add to the device's `computed` ones; None to ask again later."""
         resume = self.manager.resumes.get(request.request_id)
-        if resume is None or not resume.has_loads:
+        if resume is None:
             return 0
-        return resume.start - computed
+        if self.remote is not None and self.remote.must_wait(
+            request, resume.start, self.pace.tokens_per_s
+        ):
+            return None
+        return resume.start - computed if resume.has_loads else 0
+
+    def request_added(self, request: Request) -> None:
+        """A request entered the queue."""
+        if self.remote is not None:
+            self.remote.request_added(request)
+
+    def request_admitted(self, request: Request) -> None:
+        """A request has its blocks."""
+        resume = self.manager.resumes.get(request.request_id)
+        if self.remote is not None and resume is not None:
+            self.remote.taken(request, resume)
 
     def load(self, request: Request, full: list[Load], window: list[Load]) -> None:
         """See `LowerTiers`."""
@@ -173,27 +203,21 @@ class TierDirector:
         """The moves of the step that was just scheduled."""
         moves, self.next = self.next, TierMoves()
         moves.forward = output.total_num_scheduled_tokens > 0
-        if self.policy.backfill:
-            self._backfill_at_prompt_end(output)
+        self.pace.step(output.total_num_scheduled_tokens)
+        self.repairs.step(output)
         if self.policy.ahead and moves.forward:
             self._load_ahead(moves)
         if moves.loads:
             moves.load_op = self._begin(self.pin)
             self.pin = Pin([])
-        op = self._op()
-        self.stores.build(moves, op)
-        if moves.store_op is not None:
-            self.unfinished[op] = self.workers
+        self.stores.build(moves, self.operations.begin)
+        if self.remote is not None:
+            self.remote.build(moves, self.pace.tokens_per_s)
         return moves
 
-    def _op(self) -> int:
-        self.ops += 1
-        return self.ops
-
     def _begin(self, pin: Pin) -> int:
-        op = self._op()
+        op = self.operations.begin()
         self.pins[op] = pin
-        self.unfinished[op] = self.workers
         return op
 
     def _load_ahead(self, moves: TierMoves) -> None:
@@ -210,20 +234,20 @@ class TierDirector:
     def report(self, report: TierReport) -> None:
         """Workers have finished operations."""
         self.figures.update(report.figures)
-        for op, failed in report.failed.items():
-            self.failed.setdefault(op, set()).update(failed)
-        for op, workers in report.done.items():
-            self.unfinished[op] -= workers
-            if not self.unfinished[op]:
-                del self.unfinished[op]
-                self._finish(op, self.failed.pop(op, set()))
+        for op, failed in self.operations.report(report):
+            self._finish(op, failed)
 
     def _finish(self, op: int, failed: set[int]) -> None:
         pin = self.pins.pop(op, None)
         if pin is not None:
             self._unpin(pin)
+        if self.remote is not None and self.remote.finish(op, failed):
+            return
         if op in self.stores.under_way:
-            self.stores.finish(op, failed)
+            published = self.stores.finish(op, failed)
+            if self.remote is not None:
+                self.remote.stored(published)
+            self.stores.release(op)
 
     def _unpin(self, pin: Pin) -> None:
         runs: dict[tuple[int, Label], list[KVCacheBlock]] = {}
@@ -235,53 +259,14 @@ class TierDirector:
     @property
     def is_busy(self) -> bool:
         """Whether steps are needed although no request runs."""
-        return bool(self.unfinished or self.stores.waiting)
-
-    # --- repairs ---------------------------------------------------------------------------------
-
-    def _backfill_at_prompt_end(self, output: SchedulerOutput) -> None:
-        """Queue what host memory lacks of requests whose prompt is computed in this step."""
-        managers = (self.manager.full, self.manager.window)
-        for new in output.scheduled_new_reqs:
-            self.whole.discard(new.req_id)
-        for request_id in output.num_scheduled_tokens:
-            if request_id in self.whole:
-                continue
-            request = self.request_of(request_id)
-            done = request.num_computed_tokens + output.num_scheduled_tokens[request_id]
-            if done >= request.num_prompt_tokens:
-                self.whole.add(request_id)
-                for manager in managers:
-                    self._lacking(request, manager)
-
-    request_of: Callable[[str], Request]
-    """Finds a running request by its id."""
-
-    def _lacking(self, request: Request, manager: FullManager | WindowManager) -> None:
-        blocks = manager.req_to_blocks.get(request.request_id, ())
-        self.stores.lacking(request, (b for b in blocks if not b.is_null))
+        return self.operations.need_steps or self.stores.waiting
 
     def request_ends(self, request: Request) -> None:
-        """Before a request's blocks are freed: what its chain is worth from now on."""
-        manager = self.manager
-        if self.policy.backfill:
-            self._lacking(request, manager.full)
-        self.whole.discard(request.request_id)
+        """Before a request's blocks are freed."""
         self.gains.pop(request.request_id, None)
-        worth = manager.worth
-        turn = worth.turn_of.get(request.request_id)
-        if turn is None:
-            return
-        self.hosts[FULL_GROUP].refresh(_keys(manager.full, request.block_hashes), Label(turn))
-        resume = manager.resumes.get(request.request_id)
-        if resume is None or not resume.tail or resume.start <= turn.shared:
-            return
-        size = manager.window.block_size
-        moved_on = request.num_computed_tokens >= resume.start + size
-        if moved_on:
-            keys = _keys(manager.window, request.block_hashes)
-            last = resume.start // size
-            self.hosts[WINDOW_GROUP].refresh(keys[last - len(resume.tail) : last], SUPERSEDED)
+        self.repairs.request_ends(request)
+        if self.remote is not None:
+            self.remote.request_gone(request.request_id)
 
     # --- reset -----------------------------------------------------------------------------------
 
@@ -290,7 +275,10 @@ class TierDirector:
         for host in self.hosts:
             host.forget()
         self.stores.forget()
+        if self.remote is not None:
+            self.remote.forget()
 
-
-def _keys(manager: FullManager | WindowManager, hashes: list[BlockHash]) -> list[bytes]:
-    return [block_hash + manager.key_end for block_hash in manager.block_hashes(hashes)]
+    def close(self) -> None:
+        """End what runs in the background."""
+        if self.remote is not None:
+            self.remote.close()

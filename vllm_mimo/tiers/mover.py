@@ -14,8 +14,12 @@ import torch
 
 from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
 from vllm_mimo.tiers.copies import DONE, CopyQueue, Ticket
+from vllm_mimo.tiers.l3_io import L3Mover
 from vllm_mimo.tiers.moves import Copies, TierMoves, TierReport
 from vllm_mimo.tiers.regions import TierRegions
+
+_PATIENCE_S = 0.002
+"""A step without work waits so long for a read from L3, rather than spin."""
 
 _GROUPS = (FULL_GROUP, WINDOW_GROUP)
 
@@ -31,11 +35,18 @@ class TierMover:
         inbound: queue of loads and rescues.
         outbound: queue of stores.
         layerwise: whether layers wait for their own loads only.
+        remote: moves between host memory and L3, where there is one.
     """
 
     def __init__(
-        self, regions: TierRegions, inbound: CopyQueue, outbound: CopyQueue, layerwise: bool = True
+        self,
+        regions: TierRegions,
+        inbound: CopyQueue,
+        outbound: CopyQueue,
+        layerwise: bool = True,
+        remote: L3Mover | None = None,
     ) -> None:
+        self.remote = remote
         self.regions = regions
         self.inbound = inbound
         self.outbound = outbound
@@ -61,6 +72,8 @@ class TierMover:
     def start(self, moves: TierMoves) -> None:
         """Before a step is prepared."""
         self.moves = moves
+        if self.remote is not None:
+            self.remote.start(moves.fetches, moves.spills, moves.touches)
         self._wait(self._fence)
         self.inbound.after(self._fence)
         self._fence = DONE
@@ -130,6 +143,8 @@ class TierMover:
             for _, tickets in self._open:
                 for ticket in tickets:
                     ticket.join()
+            if self.remote is not None:
+                self.remote.idle(_PATIENCE_S)
         self.moves = TierMoves()
 
     def report(self) -> TierReport:
@@ -137,6 +152,9 @@ class TierMover:
         busy = self.inbound.busy_s
         self.figures["load_s"] += busy - self._busy
         self._busy = busy
+        if self.remote is not None:
+            for name, size in zip(("l3_read", "l3_written"), self.remote.take_bytes(), strict=True):
+                self.figures[name] += size
         report = TierReport(figures={name: value for name, value in self.figures.items() if value})
         self.figures.clear()
         still_open = []
@@ -146,10 +164,17 @@ class TierMover:
             else:
                 still_open.append((op, tickets))
         self._open = still_open
+        if self.remote is not None:
+            for op, failed in self.remote.take().items():
+                report.done[op] = 1
+                if failed:
+                    report.failed[op] = failed
         return report
 
     def close(self) -> None:
         """Finish what was begun."""
+        if self.remote is not None:
+            self.remote.close()
         self.inbound.close()
         self.outbound.close()
 

@@ -62,7 +62,11 @@ class TierMoves(KVConnectorMetadata):
     store_op: int | None = None
     """Names stores and rescues."""
     fetches: list[RemoteMove] = field(default_factory=list)
+    """L3 to host memory."""
     spills: list[RemoteMove] = field(default_factory=list)
+    """Host memory to L3."""
+    touches: list[RemoteMove] = field(default_factory=list)
+    """To be marked as used in L3; nobody waits for it, and no host blocks are meant."""
 
     def __bool__(self) -> bool:
         parts = (self.loads, self.ahead, self.stores, self.rescues, self.fetches, self.spills)

@@ -16,6 +16,7 @@ from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 
 from vllm_mimo.kv.eviction import Label
 from vllm_mimo.kv.groups import FULL_GROUP, WINDOW_GROUP
+from vllm_mimo.l3.keys import Label as Owner
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -38,8 +39,8 @@ class Store:
     tokens: int
     """Tokens up to the block's end."""
     label: Label
-    owner: tuple[str, str] = ("", "")
-    """Tenant and prefix label under which L3 keeps it."""
+    owner: Owner | None = None
+    """Label under which L3 keeps it; None where it does not."""
     target: KVCacheBlock | None = None
 
     @property
@@ -71,7 +72,7 @@ class Stores:
     hosts: tuple[HostPool, HostPool]
     """Of the full-attention and the SWA group."""
     labels: Labels
-    owner: Callable[[Request], tuple[str, str]]
+    owner: Callable[[Request], Owner | None]
     backfill_limit: int
     """Most blocks that are backfilled in a step."""
     counts: StoreCounts = field(default_factory=StoreCounts)
@@ -121,8 +122,8 @@ class Stores:
         if late is not None and late.source is block:
             del self.late[key]
 
-    def build(self, moves: TierMoves, op: int) -> None:
-        """Add this step's copies."""
+    def build(self, moves: TierMoves, begin: Callable[[], int]) -> None:
+        """Add this step's copies, as an operation that `begin` numbers."""
         rescues = self._take(self.overwritten.values())
         # What was forgotten in the meantime is not valid.
         fresh = [s for s in self.new.values() if s.source.block_hash == s.key]
@@ -136,7 +137,7 @@ class Stores:
                 copies.of(store.group).append((store.source.block_id, store.target.block_id))
         started = rescues + stores + late
         if started:
-            moves.store_op = op
+            op = moves.store_op = begin()
             self.under_way[op] = started
             self.epochs[op] = self.epoch
             self.keys_under_way.update(store.key for store in started)
@@ -172,11 +173,11 @@ class Stores:
         return bool(self.new or self.late or self.overwritten)
 
     def finish(self, op: int, failed: set[int]) -> list[Store]:
-        """All workers have done an operation: let its blocks be found, and evicted.
+        """All workers have done an operation: let its blocks be found. Returns those.
 
-        Returns those that are valid.
+        They are held until `release`.
         """
-        stores = self.under_way.pop(op)
+        stores = self.under_way[op]
         valid = self.epochs.pop(op) == self.epoch
         published = []
         for index, store in enumerate(stores):
@@ -187,11 +188,11 @@ class Stores:
                 host.publish(store.target, store.key, store.tokens)
                 published.append(store)
         self.counts.stored += len(published)
-        self.release(stores)
         return published
 
-    def release(self, stores: Sequence[Store]) -> None:
-        """Give up blocks that are published, or not: the host may evict them from now on."""
+    def release(self, op: int) -> None:
+        """Give up the blocks of a finished operation: the host may evict them from now on."""
+        stores = self.under_way.pop(op)
         runs: dict[tuple[int, Label], list[KVCacheBlock]] = {}
         for store in stores:
             assert store.target is not None
