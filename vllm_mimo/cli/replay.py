@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import logging
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -72,9 +73,38 @@ def add_parser(subparsers: Any) -> None:
         default=2,
         help="steps scheduled ahead (default: 2, as with vLLM's async scheduling)",
     )
+    _add_tiers(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (.png, .svg)")
     parser.set_defaults(run=run)
+
+
+def _add_tiers(parser: argparse.ArgumentParser) -> None:
+    tiers = parser.add_argument_group(
+        "tiers", "below the pools of mimo policies, which may say otherwise (docs/replay.md)"
+    )
+    size: dict[str, Any] = {"type": _gigabytes, "default": 0.0, "metavar": "GB"}
+    tiers.add_argument("--host-gb", **size, help="host memory of each rank and engine")
+    tiers.add_argument("--l3-gb", **size, help="a rank's share of the L3 that all engines share")
+    tiers.add_argument(
+        "--no-backfill",
+        action="store_true",
+        help="never store what host memory lost while the device kept it",
+    )
+    tiers.add_argument(
+        "--no-keep-alive",
+        action="store_true",
+        help="do not tell L3 what is taken from the tiers above it",
+    )
+    tiers.add_argument("--engines", type=_count, default=1, help="behind one router (default: 1)")
+
+
+def _tiers(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of the mimo policies that do not say otherwise."""
+    chosen = {"host_gb": args.host_gb, "l3_gb": args.l3_gb, "engines": args.engines}
+    if args.no_keep_alive:
+        chosen["keep_alive"] = "off"
+    return chosen | ({"tier_backfill": 0} if args.no_backfill else {})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from vllm_mimo.replay.deployment import Deployment, load_geometry
-    from vllm_mimo.replay.hashes import check_block_sizes
+    from vllm_mimo.replay.hashes import check_block_sizes, reusable_tokens
     from vllm_mimo.replay.plot import check_plot, write_plot
     from vllm_mimo.replay.schedule import Load, schedule
     from vllm_mimo.traces import read_trace
@@ -117,6 +147,7 @@ def _run(args: argparse.Namespace) -> int:
         "format": trace.format,
         "requests": len(requests),
         "prompt_tokens": sum(request.input_tokens for request in requests),
+        "reusable_tokens": reusable_tokens(requests, args.block_size),
         "virtual_seconds": requests[-1].arrival_s,
         "model": args.model,
         "tensor_parallel": args.tp,
@@ -132,6 +163,8 @@ def _run(args: argparse.Namespace) -> int:
             f"{args.trace.name}: {len(requests):,} requests, {summary['prompt_tokens']:,} prompt "
             f"tokens over {requests[-1].arrival_s:,.0f} s; one rank of {args.model} at "
             f"TP{args.tp}, blocks of {args.block_size}\n"
+            f"Reusable by a cache without a limit: "
+            f"{summary['reusable_tokens'] / summary['prompt_tokens']:.1%}\n"
         )
         print(format_table(results))
     if args.plot is not None:
@@ -147,7 +180,7 @@ def _compare(args: argparse.Namespace, requests: Sequence[TraceRequest], deploym
         from vllm_mimo.replay.engine import Service
         from vllm_mimo.replay.names import make_policy
 
-        policies = [make_policy(name, deployment) for name in names]
+        policies = [make_policy(name, deployment, _tiers(args)) for name in names]
         service = Service(hold=not args.instant)
         total = len(requests) * len(policies) * len(budgets)
         with _progress(total, quiet=args.json) as progress:
@@ -181,6 +214,16 @@ def _size(text: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not 0 <= size < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of GB")
+    return size
 
 
 def _policy(text: str) -> str:

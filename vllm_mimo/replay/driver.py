@@ -110,5 +110,8 @@ class ManagerDriver:
     def miss_reasons(self) -> Mapping[str, int] | None:
         return None
 
+    def tier_figures(self) -> Mapping[str, int] | None:
+        return None
+
     def _free_blocks(self) -> dict[str, int]:
         return {"all": self.manager.block_pool.get_num_free_blocks()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,23 @@ def sequence_hashes(request: TraceRequest, number: int, hash_block: int) -> list
     unknown = np.arange(first + known, first + total, dtype=np.int64)
     data = np.concatenate([ids[:known], unknown]).astype(">i8").tobytes()
     return [data[i : i + 8] for i in range(0, len(data), 8)]
+
+
+def reusable_tokens(requests: Iterable[TraceRequest], hash_block: int) -> int:
+    """Prompt tokens that earlier requests computed: the hits of a cache without a limit.
+
+    As if each request ended before the next one starts.
+    """
+    seen: set[Any] = set()
+    tokens = 0
+    for number, request in enumerate(requests):
+        hashes = sequence_hashes(request, number, hash_block)
+        most = (request.input_tokens - 1) // hash_block
+        found = next((i for i in range(most) if hashes[i] not in seen), most)
+        tokens += found * hash_block
+        computed = request.input_tokens + max(0, request.output_tokens - 1)
+        seen.update(hashes[found : computed // hash_block])
+    return tokens
 
 
 def _expand(runs: BlockRuns) -> Any:

@@ -9,11 +9,12 @@ from typing import Any
 
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
-from vllm_mimo.config import SECTION, MimoConfigError, from_sources
+from vllm_mimo.config import SECTION, MimoConfig, MimoConfigError, from_sources
 from vllm_mimo.kv.cache_policy import CachePolicy
 from vllm_mimo.kv.manager import MimoKVCacheManager
 from vllm_mimo.kv.planning import two_pool_configs
 from vllm_mimo.kv.sizing import PoolSizeError
+from vllm_mimo.kv.spec import TwoPoolConfig
 from vllm_mimo.replay.deployment import Deployment
 from vllm_mimo.replay.driver import EvictionCounter, ManagerDriver
 from vllm_mimo.replay.policy import Clock, Lookup, PolicyError
@@ -55,13 +56,8 @@ class MimoPolicy:
     """Keys of the plugin's config, as in docs/configuration.md."""
 
     def build(self, budget: int, clock: Clock) -> MimoDriver:
-        additional = {SECTION: dict(self.options)}
-        config = self.deployment.vllm_config(0, additional)
-        try:
-            chosen = from_sources(additional)
-            plan = two_pool_configs(config, [self.deployment.kv_specs()], [budget])[0]
-        except (MimoConfigError, PoolSizeError) as error:
-            raise PolicyError(f"{self.name}: {error}") from error
+        plan, chosen = self.plan(budget)
+        config = self.deployment.vllm_config(0, {})
         scheduler_block, hash_block = resolve_kv_cache_block_sizes(plan, config)
         manager = MimoKVCacheManager(
             plan,
@@ -74,3 +70,14 @@ class MimoPolicy:
         )
         facts = facts_of(plan) | {"swa_blocks": plan.window_blocks}
         return MimoDriver(manager, hash_block, kinds_of(plan), EvictionCounter(), facts)
+
+    def plan(self, budget: int) -> tuple[TwoPoolConfig, MimoConfig]:
+        """How the pools are laid out, and the config that says so; raises PolicyError."""
+        additional = {SECTION: dict(self.options)}
+        config = self.deployment.vllm_config(0, additional)
+        try:
+            chosen = from_sources(additional)
+            plan = two_pool_configs(config, [self.deployment.kv_specs()], [budget])[0]
+        except (MimoConfigError, PoolSizeError) as error:
+            raise PolicyError(f"{self.name}: {error}") from error
+        return plan, chosen

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from vllm_mimo.replay.deployment import Deployment
 from vllm_mimo.replay.policy import ManagerPolicy, PolicyError
 
 POLICIES = (
-    "mimo, mimo:KEY=VALUE[,KEY=VALUE...] (keys of the plugin's config), "
+    "mimo, mimo:KEY=VALUE[,KEY=VALUE...] (keys of the plugin's config, or host_gb, l3_gb, "
+    "keep_alive, engines, route), "
     "vllm (retention 0, its default), vllm:TOKENS, vllm:dense"
 )
 
@@ -41,17 +44,28 @@ def check_policy(text: str) -> str:
     return text
 
 
-def make_policy(text: str, deployment: Deployment) -> ManagerPolicy:
-    """The policy of a name that `check_policy` accepted; imports vLLM."""
+def make_policy(
+    text: str, deployment: Deployment, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> ManagerPolicy:
+    """The policy of a name that `check_policy` accepted; imports vLLM.
+
+    `defaults` are options of the `mimo` policies that do not say otherwise. Raises PolicyError.
+    """
     kind, _, rest = check_policy(text).partition(":")
     if kind == "vllm":
         from vllm_mimo.replay.vllm_policy import VllmPolicy
 
         return VllmPolicy(text, deployment, None if rest == "dense" else int(rest or 0))
     from vllm_mimo.replay.mimo_policy import MimoPolicy
+    from vllm_mimo.replay.tier_options import TierOptions
+    from vllm_mimo.replay.tier_policy import TieredPolicy
 
-    options = dict(item.partition("=")[::2] for item in rest.split(",") if item)
-    return MimoPolicy(text, deployment, {key: _value(raw) for key, raw in options.items()})
+    pairs = dict(item.partition("=")[::2] for item in rest.split(",") if item)
+    options = dict(defaults) | {key: _value(raw) for key, raw in pairs.items()}
+    tiers, keys = TierOptions.split(text, options)
+    if tiers.host_gb or tiers.engines > 1:
+        return TieredPolicy(text, deployment, keys, tiers)
+    return MimoPolicy(text, deployment, keys)
 
 
 def _value(raw: str) -> Any:

@@ -78,6 +78,10 @@ class CacheDriver(Protocol):
         """Why tokens were not reused, in tokens by reason; None where the manager does not say."""
         ...
 
+    def tier_figures(self) -> Mapping[str, int] | None:
+        """What tiers below the pools did; None where there are none."""
+        ...
+
 
 class ManagerPolicy(Protocol):
     """A way of managing the KV cache, before a budget makes a manager of it."""

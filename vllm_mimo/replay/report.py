@@ -8,6 +8,7 @@ from typing import Any
 
 from vllm_mimo.replay.engine import Replay
 from vllm_mimo.replay.measure import LONGEST_BUCKET, LOOKUP_BUCKETS
+from vllm_mimo.replay.tier_report import tier_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class PolicyResult:
     """Requests larger than the idle cache, in no other figure."""
     lookups: list[LookupCost]
     miss_reasons: dict[str, int] | None
+    tiers: dict[str, int] | None
+    """What tiers below the pools did; None without them."""
     plan: dict[str, Any]
     wall_s: float
     """Real seconds."""
@@ -59,7 +62,7 @@ class PolicyResult:
 def result_of(replay: Replay) -> PolicyResult:
     """The result of a replay that is over."""
     measured, driver = replay.measured, replay.driver
-    reasons = driver.miss_reasons()
+    reasons, tiers = driver.miss_reasons(), driver.tier_figures()
     return PolicyResult(
         policy=replay.policy.name,
         budget_bytes=replay.budget,
@@ -78,6 +81,7 @@ def result_of(replay: Replay) -> PolicyResult:
         refused=measured.refused,
         lookups=_costs(measured.lookups),
         miss_reasons=None if reasons is None else dict(reasons),
+        tiers=None if tiers is None else dict(tiers),
         plan=dict(driver.facts),
         wall_s=measured.wall_seconds,
     )
@@ -117,6 +121,8 @@ def format_table(results: Sequence[PolicyResult]) -> str:
             ]
         )
     parts = [_aligned(rows), _aligned(_lookup_rows(results))]
+    if any(r.tiers for r in results):
+        parts.append(_aligned(tier_rows(results)))
     reasons = [
         [r.policy, f"{r.budget_bytes / 1e9:g} GB", f"{name} {count:,}"]
         for r in results
