@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from vllm_mimo.tiers.stores import Stores
 
 
+ROOM = 2
+"""Host memory is backfilled where it has so many times the device's blocks. A smaller one would give
+up what it alone holds for copies of what the device has too (`docs/tiers.md`)."""
+
+
 class Repairs:
     """Backfill and labels.
 
@@ -40,13 +45,18 @@ class Repairs:
         self.manager = manager
         self.hosts = hosts
         self.stores = stores
-        self.backfill = backfill
+        self.backfilled = [
+            pool
+            for pool, host in zip((manager.full, manager.window), hosts, strict=True)
+            if backfill and host.num_gpu_blocks >= ROOM * pool.block_pool.num_gpu_blocks
+        ]
+        """The pools whose blocks are."""
         self._checked: set[str] = set()
         """Requests whose blocks were looked at when their prompt ended."""
 
     def step(self, output: SchedulerOutput) -> None:
         """Queue what host memory lacks of requests whose prompt is computed in this step."""
-        if not self.backfill:
+        if not self.backfilled:
             return
         for new in output.scheduled_new_reqs:
             self._checked.discard(new.req_id)
@@ -56,8 +66,8 @@ class Repairs:
             request = self.request_of(request_id)
             if request.num_computed_tokens + tokens >= request.num_prompt_tokens:
                 self._checked.add(request_id)
-                self._lacking(request, self.manager.full)
-                self._lacking(request, self.manager.window)
+                for manager in self.backfilled:
+                    self._lacking(request, manager)
 
     def _lacking(self, request: Request, manager: FullManager | WindowManager) -> None:
         blocks = manager.req_to_blocks.get(request.request_id, ())
@@ -66,7 +76,7 @@ class Repairs:
     def request_ends(self, request: Request) -> None:
         """Before a request's blocks are freed."""
         manager = self.manager
-        if self.backfill:
+        if manager.full in self.backfilled:
             self._lacking(request, manager.full)
         self._checked.discard(request.request_id)
         turn = manager.worth.turn_of.get(request.request_id)
