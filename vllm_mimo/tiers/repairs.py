@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 ROOM = 2
-"""Host memory is backfilled where it has so many times the device's blocks. A smaller one would give
-up what it alone holds for copies of what the device has too (`docs/tiers.md`)."""
+"""Host memory is backfilled where it has so many times the device's blocks. A smaller one would
+give up what it alone holds for copies of what the device has too (`docs/tiers.md`)."""
 
 
 class Repairs:
@@ -45,9 +45,10 @@ class Repairs:
         self.manager = manager
         self.hosts = hosts
         self.stores = stores
+        pools: tuple[FullManager | WindowManager, ...] = (manager.full, manager.window)
         self.backfilled = [
             pool
-            for pool, host in zip((manager.full, manager.window), hosts, strict=True)
+            for pool, host in zip(pools, hosts, strict=True)
             if backfill and host.num_gpu_blocks >= ROOM * pool.block_pool.num_gpu_blocks
         ]
         """The pools whose blocks are."""
