@@ -16,7 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, from a checkout that may not be installed
 
-from vllm_mimo.config import MimoConfig, describe_type  # noqa: E402
+from vllm_mimo.config import MimoConfig  # noqa: E402
+from vllm_mimo.value_types import describe_type  # noqa: E402
 
 BEGIN = "<!-- keys: written by tools/config_docs.py -->\n"
 END = "<!-- end of keys -->\n"

@@ -14,7 +14,6 @@ import difflib
 import json
 import math
 import os
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vllm_mimo.l3.settings import L3Settings
+from vllm_mimo.value_types import describe_type, matches
 
 ENV_VAR = "VLLM_MIMO_CONFIG"
 """Name of the environment variable: inline JSON object, or path of a JSON file."""
@@ -34,6 +34,7 @@ CONFIG_ATTRIBUTE = "vllm_mimo"
 
 LIMITS = {
     "max_image_pixels": (1, math.inf),
+    "video_decode_threads": (1, math.inf),
     "swa_pool_fraction": (0.001, 0.95),
     "swa_pool_blocks": (2, math.inf),
     "swa_block_size": (1, math.inf),
@@ -85,6 +86,22 @@ class MimoConfig:
     )
     max_image_pixels: int = option(
         67_108_864, "Refuse images of more pixels, before they are decoded."
+    )
+    image_arithmetic: Literal["exact", "uint8"] = option(
+        "exact",
+        "How pictures and frames are resized: in float32 as in the reference, or in whole levels, "
+        "which is faster (`docs/media.md`).",
+    )
+    video_decoder: Literal["pyav", "torchcodec", "decord", "nvdec"] = option(
+        "pyav", "What decodes videos; others than PyAV have to be installed (`docs/media.md`)."
+    )
+    video_decode_threads: int | None = option(
+        None,
+        "Decoders that run at once in a process, for all its videos; null: one for each core that "
+        "it may use.",
+    )
+    truncated_video: Literal["refuse", "keep"] = option(
+        "refuse", "Refuse videos that are cut short, or show what is left of them and log it."
     )
     two_pools: bool = option(
         True, "Keep full-attention and SWA KV in two pools; off leaves vLLM's one pool."
@@ -149,7 +166,7 @@ class MimoConfig:
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not _matches(value, hints[field.name]):
+            if not matches(value, hints[field.name]):
                 raise MimoConfigError(
                     f"{SECTION} config: {field.name!r} must be {describe_type(hints[field.name])}, "
                     f"got {value!r} ({type(value).__name__})"
@@ -204,39 +221,6 @@ def provenance(
     for source, layer in _layers(additional_config, environ):
         found |= dict.fromkeys(layer, source)
     return found
-
-
-def describe_type(hint: Any) -> str:
-    """A type annotation in words: ``true or false``, ``one of "auto", "native"``, ..."""
-    names = {
-        bool: "true or false",
-        int: "an integer",
-        float: "a number",
-        str: "a string",
-        type(None): "null",
-    }
-    if hint in names:
-        return names[hint]
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is dict:
-        return "an object"
-    if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(json.dumps(choice) for choice in arguments)
-    return " or ".join(describe_type(argument) for argument in arguments)
-
-
-def _matches(value: Any, hint: Any) -> bool:
-    """Whether ``value`` is of type ``hint``; JSON's types, so ``true`` is no integer."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_matches(value, argument) for argument in typing.get_args(hint))
-    if origin is Literal:
-        return any(value == c and type(value) is type(c) for c in typing.get_args(hint))
-    if hint is float:
-        return type(value) in (int, float)
-    if origin is dict:
-        return type(value) is dict
-    return type(value) is hint
 
 
 def _layers(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -31,6 +31,18 @@ def numbered(number: int, width: int = 64, height: int = 48) -> np.ndarray:
     bits = [(number >> bit) & 1 for bit in range(BITS)]
     columns = [40 + 160 * bits[x * BITS // width] for x in range(width)]
     return np.repeat(np.array(columns, np.uint8)[None, :, None], height, 0).repeat(3, 2)
+
+
+def moving(number: int, width: int = 64, height: int = 48) -> np.ndarray:
+    """uint8 (height, width, 3): the number's bars over a pattern that moves, so that a frame cannot
+    be decoded without those that it refers to.
+    """
+    y, x = np.mgrid[:height, :width].astype(float)
+    waves = [
+        np.sin((x + speed * number) / 5) * np.cos((y - speed * number) / 7) for speed in (1, 2, 3)
+    ]
+    pattern = np.stack(waves, -1) * 35
+    return (numbered(number, width, height) + pattern).clip(0, 255).astype(np.uint8)
 
 
 def read_number(frame: np.ndarray) -> int:
@@ -62,6 +74,8 @@ class Recipe:
     options: dict[str, str] | None = None
     pix_fmt: str = "yuv420p"
     codec_options: dict[str, str] | None = None
+    picture: Callable[[int, int, int], np.ndarray] = numbered
+    """From a frame's number, width and height."""
 
     def make(self, skip_sound: tuple[float, float] = (0, 0)) -> bytes:
         """The file's bytes, without the sound packets from one second to the other."""
@@ -90,7 +104,8 @@ class Recipe:
                 sound = out.add_stream(self.audio_codec, rate=self.audio[1], layout="mono")
             packets = []
             for number, time in enumerate(self.times):
-                frame = av.VideoFrame.from_ndarray(numbered(number, *self.size), format="rgb24")
+                picture = self.picture(number, *self.size)
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
                 frame.pts = round(time * self.ticks)
                 frame.time_base = Fraction(1, self.ticks)
                 packets += video.encode(frame)

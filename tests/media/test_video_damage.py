@@ -203,3 +203,54 @@ def test_frames_that_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "MAX_FRAME_PIXELS", 64 * 48 - 1)
     with pytest.raises(MediaError, match="64 x 48 pixels have more than"):
         decode(data)
+
+
+@pytest.mark.parametrize(
+    ("container", "options"),
+    [("mp4", FAST_START), ("mp4", FRAGMENTS), ("matroska", None), ("avi", None)],
+)
+def test_what_is_left_of_a_video_that_is_cut_short_may_be_kept(
+    container: str, options: dict | None
+) -> None:
+    codec = "mpeg4" if container == "avi" else "libx264"
+    sound = (tone(6, 16_000), 16_000, 0.0)
+    audio_codec = "pcm_s16le" if container == "avi" else "flac"
+    data = noisy(container, codec=codec, options=options, audio=sound, audio_codec=audio_codec)
+    cut = data[: len(data) * 6 // 10]
+    missing = missing_part(cut)
+    found = [
+        video.decode_video(
+            cut,
+            lambda total, _: list(range(total)),
+            audio_rate=16_000,
+            threads=threads,
+            keep_truncated=True,
+        )
+        for threads in (1, 2)
+    ]
+    for one in found:
+        assert one.cut_short == missing is not None
+        assert 20 < one.total_frames < 60
+        # Of the last group some are lost that would be shown before others, and one is incomplete.
+        shown = [round(10 * (time - one.times[0])) for time in one.times]
+        assert shown[:-4] == list(range(one.total_frames - 4))
+        assert read_numbers(one.frames)[:-1] == shown[:-1]
+        assert one.audio is None or len(one.audio) <= 6 * 16_000
+    whole = decode_video(data, lambda *_: [3], audio_rate=None, keep_truncated=True)
+    assert whole.cut_short is None and whole.total_frames == 60
+
+
+def test_what_an_index_promises_in_vain_may_be_done_without() -> None:
+    data = Recipe(tenths(40), options=FAST_START).make()
+    at = box(data, b"mdat")
+    end = at + (len(data) - at) // 2
+    cut = data[:at] + struct.pack(">I", end - at) + data[at + 4 : end]
+    found = decode_video(cut, lambda total, _: [0, total - 3], audio_rate=None, keep_truncated=True)
+    assert found.cut_short is not None and "its index lists 40 frames" in found.cut_short
+    assert read_numbers(found.frames) == [0, found.total_frames - 3]
+
+
+def test_nothing_is_left_of_a_video_whose_index_was_at_the_end() -> None:
+    data = Recipe(tenths(40)).make()
+    with pytest.raises(MediaError, match="cannot be read"):
+        scan(data[: len(data) // 2], keep_truncated=True)

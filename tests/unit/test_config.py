@@ -28,6 +28,7 @@ JSON_VALUES = st.recursive(
 
 NUMBERS = {
     "max_image_pixels": (1, 10**12),
+    "video_decode_threads": (1, 10**12),
     "swa_pool_fraction": (0.001, 0.95),
     "swa_pool_blocks": (2, 10**12),
     "swa_block_size": (1, 10**12),

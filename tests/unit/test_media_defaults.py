@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +20,14 @@ from vllm_mimo.hooks.media_defaults import (
     PIXELS_VARIABLE,
     choose_media,
 )
+from vllm_mimo.media.decoders import process
 from vllm_mimo.media.settings import VisionSettings
 
 
 @pytest.fixture(autouse=True)
 def no_variables() -> Iterator[None]:
     """What the choice sets for the processes of an engine is gone after a test."""
-    with patch.dict(os.environ):
+    with patch.dict(os.environ), patch.object(process, "_current", None):
         for name in [name for name in os.environ if name.startswith("VLLM_")]:
             del os.environ[name]
         yield
@@ -76,6 +78,26 @@ def test_the_users_sampling_wins(given: dict[str, Any]) -> None:
     video = chosen(dict(given))["video"]
     assert given.items() <= video.items()
     assert video["video_backend"] == "mimo"
+
+
+def test_how_videos_are_decoded_is_set_for_the_process_and_not_by_requests() -> None:
+    video = chosen(
+        config=MimoConfig(video_decode_threads=3, video_decoder="pyav", truncated_video="keep")
+    )["video"]
+    decoding = process.process_decoding()
+    assert (decoding.backend, decoding.budget.threads, decoding.keep_truncated) == ("pyav", 3, True)
+    # vLLM merges the keys of this dict with those that a request brings.
+    assert set(video) == {"video_backend", "num_frames", "sampling"}
+    chosen()
+    assert process.process_decoding().budget.threads == len(os.sched_getaffinity(0))
+
+
+def test_a_decoder_that_is_not_installed_is_named_at_the_start() -> None:
+    with (
+        patch.dict(sys.modules, {"decord": None}),
+        pytest.raises(ImportError, match="'decord' needs the package decord"),
+    ):
+        chosen(config=MimoConfig(video_decoder="decord"))
 
 
 def test_another_loader_of_the_users_is_left_alone() -> None:

@@ -8,6 +8,8 @@ import os
 from typing import TYPE_CHECKING
 
 from vllm_mimo.config import MimoConfig
+from vllm_mimo.media.decoders.process import set_decoding
+from vllm_mimo.media.decoders.registry import decoder
 from vllm_mimo.media.settings import MediaSettings
 from vllm_mimo.metrics.board import name_instance
 from vllm_mimo.multimodal.connector import CONNECTOR
@@ -32,7 +34,8 @@ CONNECTOR_VARIABLE = "VLLM_MEDIA_CONNECTOR"
 def choose_media(vllm_config: VllmConfig, config: MimoConfig) -> None:
     """Choose the video loader with this checkpoint's sampling, and the limit of image sizes.
 
-    A user's `--media-io-kwargs` and vLLM's own variables win.
+    A user's `--media-io-kwargs` and vLLM's own variables win. How videos are decoded is set for the
+    process, where no request can change it. Raises ImportError for a decoder that is not installed.
     """
     model = vllm_config.model_config
     multimodal = model.multimodal_config
@@ -49,6 +52,10 @@ def choose_media(vllm_config: VllmConfig, config: MimoConfig) -> None:
     if backend != BACKEND:
         logger.info("videos are loaded by %r, as asked for: times are index / fps", backend)
         return
+    decoder(config.video_decoder)  # at the start, not at the first video
+    set_decoding(
+        config.video_decoder, config.video_decode_threads, config.truncated_video == "keep"
+    )
     settings = MediaSettings.from_config(model.hf_config)
     sampling = dataclasses.asdict(settings.vision)
     if config.audio_in_video and settings.audio is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import av
@@ -13,6 +14,9 @@ from av.stream import Stream
 
 from vllm_mimo.media.container import Clock, best_stream, decoded, open_media, packets
 from vllm_mimo.media.cut_short import missing_part
+from vllm_mimo.media.decoders.access import AccessPoints
+from vllm_mimo.media.decoders.index import Packets, index_packets
+from vllm_mimo.media.frames import Look
 from vllm_mimo.media.settings import MediaError
 
 MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
@@ -45,6 +49,14 @@ class Timeline:
     """Seconds on the container's clock at time 0."""
     joined: bool
     """Whether that clock may jump."""
+    look: Look = field(compare=False)
+    """Of the first frame."""
+    stamps: tuple[int, ...]
+    """The container's time stamp of each frame; empty if known by decoding."""
+    cut_short: str | None
+    """What the file announces beyond its end, in words; the frames are those before it."""
+    packets: Packets | None = field(compare=False, repr=False)
+    """Where decoding may begin; None if it may only at the file's beginning."""
 
     def clock(self) -> Clock:
         """A clock at the file's beginning whose zero is this timeline's."""
@@ -60,37 +72,47 @@ class Shown:
     length: Fraction
 
 
-def scan(data: bytes, by_decoding: bool = False, threads: int = 0) -> Timeline:
+def scan(
+    data: bytes,
+    by_decoding: bool = False,
+    take: Callable[[], AbstractContextManager[int]] = lambda: nullcontext(0),
+    keep_truncated: bool = False,
+) -> Timeline:
     """Read a video's timeline.
 
     Times are the container's own, of the frames that its edit list leaves; formats whose clock
     begins anywhere begin at 0 (see `Clock`), and so do files whose clock begins below. Only the
-    packets are read where each is known to be one frame; `by_decoding` decodes in any case, with
-    so many `threads` (0 for as many as there are cores).
+    packets are read, and the first frame decoded, where each packet is known to be one frame;
+    `by_decoding` decodes all in any case. That is done within `take`, which gives the number of
+    threads (0 for as many as there are cores). With `keep_truncated`, a file that is cut short is
+    decoded, and its timeline is that of the frames that are left.
 
-    Raises MediaError for a file without video, of which nothing can be decoded, or that is cut
-    short or damaged.
+    Raises MediaError for a file without video, of which nothing can be decoded, or that is damaged
+    or (unless `keep_truncated`) cut short.
     """
     missing = missing_part(data)
-    if missing is not None:
+    found: _ByPackets | str | None = None
+    if missing is not None and not keep_truncated:
         raise MediaError(f"the video is cut short: {missing}; {_decodable(data)}; {HELP}")
-    with open_media(data) as container:
-        stream = video_stream(container)
-        spans = None if by_decoding else _packet_spans(container, stream)
+    if missing is None and not by_decoding:
+        with open_media(data) as container:
+            stream = video_stream(container)
+            found = _by_packets(container, stream)
+            if isinstance(found, _ByPackets):
+                return _timeline(container, stream, found, None)
+    if isinstance(found, str):
+        if not keep_truncated:
+            raise MediaError(f"the video is damaged: {found}; {HELP}")
+        missing = found
     with open_media(data) as container:
         stream = video_stream(container)
         clock = Clock.of(container)
-        first: Shown | None = None
-        if spans is None:
-            spans = []
+        whole = _ByPackets()
+        with take() as threads, suppress(*(av.FFmpegError,) if missing else ()):
             for shown in shown_frames(container, stream, clock, threads):
-                first = first or shown
-                spans.append((shown.time, shown.length))
-        else:
-            first = next(shown_frames(container, stream, clock, 1), None)
-        if first is None or not spans:
-            raise MediaError(f"no frame of the video could be decoded; {HELP}")
-        return _timeline(container, stream, first.frame, spans)
+                whole.first = whole.first or shown.frame
+                whole.spans.append((shown.time, shown.length))
+        return _timeline(container, stream, whole, missing)
 
 
 def video_stream(container: InputContainer) -> Stream:
@@ -137,46 +159,90 @@ def shown_frames(
         )
 
 
-def _packet_spans(
-    container: InputContainer, stream: Stream
-) -> list[tuple[Fraction, Fraction]] | None:
-    """Times and lengths by the packets alone, or None where they may not be those of frames."""
+@dataclass
+class _ByPackets:
+    """Frames by what is known of them without decoding all."""
+
+    first: av.VideoFrame | None = None
+    spans: list[tuple[Fraction, Fraction]] = field(default_factory=list)
+    """Seconds at which each is shown, and for how long."""
+    stamps: tuple[int, ...] = ()
+    packets: Packets | None = None
+
+
+def _by_packets(container: InputContainer, stream: Stream) -> _ByPackets | str | None:
+    """Frames by the packets alone but for the first, or None where packets may not be frames. Or
+    what the file's index announces and does not hold, in words.
+    """
     announced = len(stream.index_entries) if container.format.name == MP4 else 0
     if container.format.name not in STAMPED_FORMATS or not stream.time_base:
         return None
+    access = AccessPoints.of(stream.codec_context.name, stream.codec_context.extradata)
+    shown: list[int] = []
+    stored: list[int | None] = []
+    begins: list[int] = []
+    alike = True
     spans: dict[int, int] = {}
-    first = None
+    first: av.VideoFrame | None = None
     count = 0
     exact = stream.codec_context.name in STAMPED_CODECS
+    stream.codec_context.thread_count = 1
     for packet in packets(container, stream):
+        if first is None and (packet.size or packet.dts is None):
+            first = _frame_of(packet)
         if not packet.size:
             continue
         count += 1
         if packet.pts is None or packet.is_corrupt or packet.pts in spans:
             exact = False
             continue
-        first = packet.pts if first is None else first
-        if packet.pts < first or (count == 1 and not packet.is_keyframe):
+        if packet.is_keyframe and access.begins(memoryview(packet)):
+            begins.append(len(shown))
+        shown.append(packet.pts)
+        stored.append(packet.dts)
+        alike = alike and not packet.has_sidedata("new_extradata")
+        if packet.pts < shown[0] or (count == 1 and not packet.is_keyframe):
             exact = False  # it refers to pictures before the first
         if not packet.is_discard:
             spans[packet.pts] = packet.duration or 0
     if count < (1 - MOST_DAMAGE) * announced:
-        raise MediaError(
-            f"the video is damaged: its index lists {announced} frames and {count} can be read; "
-            f"{HELP}"
-        )
+        return f"its index lists {announced} frames and {count} can be read"
     if not exact:
         return None
     base = stream.time_base
-    return [(pts * base, spans[pts] * base) for pts in sorted(spans)]
+    index = index_packets(
+        shown,
+        stored,
+        begins,
+        base,
+        leading=access.leading,
+        seek_by_pts=container.format.name != MP4,
+    )
+    stamps = sorted(spans)
+    return _ByPackets(
+        first,
+        [(pts * base, spans[pts] * base) for pts in stamps],
+        tuple(stamps),
+        index if alike else None,
+    )
+
+
+def _frame_of(packet: av.Packet) -> av.VideoFrame | None:
+    """The first frame that a packet makes the decoder give."""
+    with suppress(av.FFmpegError):
+        for frame in packet.decode():
+            if isinstance(frame, av.VideoFrame):
+                return frame
+    return None
 
 
 def _timeline(
-    container: InputContainer,
-    stream: Stream,
-    frame: av.VideoFrame,
-    spans: list[tuple[Fraction, Fraction]],
+    container: InputContainer, stream: Stream, found: _ByPackets, missing: str | None
 ) -> Timeline:
+    """Raises MediaError if there are no frames."""
+    frame, spans = found.first, found.spans
+    if frame is None or not spans:
+        raise MediaError(f"no frame of the video could be decoded; {HELP}")
     clock = Clock.of(container)
     begin, last = spans[0][0], spans[-1]
     earlier = min(begin, Fraction(0))
@@ -198,6 +264,10 @@ def _timeline(
         has_audio=best_stream(container, "audio") is not None,
         origin=clock.origin + earlier,
         joined=clock.joined,
+        look=Look.of(frame),
+        stamps=found.stamps,
+        cut_short=missing,
+        packets=found.packets,
     )
 
 

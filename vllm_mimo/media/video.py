@@ -1,26 +1,37 @@
 """Decoding chosen frames of a video, with their times and the sound.
 
-Frames come one by one out of FFmpeg and only the chosen ones are kept, so that the memory is that
-of the result. How many frames there are has to be known before they are chosen: by `timeline.scan`.
+How many frames there are has to be known before they are chosen: by `timeline.scan`. Where its
+packets tell where decoding may begin, several decoders share the work (`decoders/`); a file of
+which that cannot be said, or whose parts are not what the scan promised, is decoded in order. Only
+the chosen frames are kept, so that the memory is that of the result and of the decoders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import cast
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 
-import av
 import numpy as np
-from av.sidedata.sidedata import SideData, Type
 
 from vllm_mimo.media.container import open_media
+from vllm_mimo.media.decoders.budget import Share
+from vllm_mimo.media.decoders.job import Doubt, Job
+from vllm_mimo.media.decoders.plan import locate, split
+from vllm_mimo.media.decoders.process import process_decoding
+from vllm_mimo.media.decoders.registry import decoder
+from vllm_mimo.media.decoders.run import run
 from vllm_mimo.media.layout import end_of
 from vllm_mimo.media.settings import MediaError
 from vllm_mimo.media.sound import on_timeline, read_runs
 from vllm_mimo.media.timeline import HELP, Timeline, scan, shown_frames, video_stream
 
-__all__ = ["DecodedVideo", "Timeline", "decode_video", "scan"]
+__all__ = ["DecodedVideo", "Timeline", "Work", "decode_video", "scan"]
+
+logger = logging.getLogger("vllm.vllm_mimo")
 
 MAX_FRAME_PIXELS = 1 << 26
 """Larger frames are refused: 67 million pixels, twice 8K."""
@@ -28,13 +39,30 @@ MAX_FRAME_PIXELS = 1 << 26
 Choose = Callable[[int, float], list[int]]
 """From the number of frames and their average rate to the indices wanted, ascending."""
 
+Transform = Callable[[np.ndarray], np.ndarray]
+"""From a picture, uint8 (height, width, 3), to what is kept of it; the same shape and dtype for all
+of a video. Called in several threads at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How a video's frames were decoded."""
+
+    backend: str
+    """Name of the decoder; "in order" where the whole had to be decoded up to the last frame."""
+    parts: int
+    planned: int
+    """Most frames that the plan had to decode; 0 in order."""
+    decoded: int
+    """Frames that were; 0 if the decoder cannot tell."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodedVideo:
     """The chosen frames of a video and its sound."""
 
     frames: np.ndarray
-    """uint8 (frames, height, width, 3), RGB."""
+    """uint8 (frames, height, width, 3), RGB; or what the transform makes of each."""
     times: tuple[float, ...]
     """Seconds at which each is shown."""
     indices: tuple[int, ...]
@@ -47,39 +75,65 @@ class DecodedVideo:
     """Seconds at which the last chosen frame ends, by the reference's rule (`layout.end_of`)."""
     audio: np.ndarray | None
     """float32 (samples,), mono, at the rate asked for; its first sample is at second 0."""
+    cut_short: str | None
+    """What the file announces beyond its end, in words; None for a whole file."""
+    work: Work
 
 
 def decode_video(
-    data: bytes, choose: Choose, *, audio_rate: int | None, threads: int = 0
+    data: bytes,
+    choose: Choose,
+    *,
+    audio_rate: int | None,
+    threads: int = 0,
+    backend: str | None = None,
+    transform: Transform | None = None,
+    keep_truncated: bool | None = None,
 ) -> DecodedVideo:
     """Decode the frames that `choose` names.
 
     Frames are turned as the file says; those of another size than the first one are scaled to it.
+    They are the same whatever the number of threads.
 
     Args:
         data: the file's content.
         choose: called with the number of frames and their average rate. It may be called twice: if
             decoding shows that the packets were not frames one to one.
         audio_rate: Hz, or None to leave the sound out.
-        threads: of FFmpeg's decoder, 0 for as many as there are cores.
+        threads: parts to decode at a time, as far as the process's budget allows; 0 for a fair
+            share of the budget.
+        backend: name of a decoder (`decoders.registry`); None for the process's.
+        transform: makes something else of each frame as it comes, such as a smaller picture.
+        keep_truncated: whether of a file that is cut short the rest is decoded; None for what the
+            process does.
 
-    Raises MediaError for a file without video, cut short, damaged, or with frames too large.
+    Raises MediaError for a file without video, cut short, damaged, or with frames too large, and
+    ValueError or ImportError for a backend that does not exist or is not installed.
     """
-    timeline = scan(data, threads=threads)
-    decoded = _decode(data, timeline, choose, threads)
-    if decoded is None:
-        timeline = scan(data, by_decoding=True, threads=threads)
-        decoded = _decode(data, timeline, choose, threads)
-    if decoded is None:
-        raise MediaError(f"the video decodes differently each time, as damaged ones do; {HELP}")
-    frames, indices = decoded
+    decoding = process_decoding()
+    names = dict.fromkeys((backend or decoding.backend, "pyav"))
+    decoder(next(iter(names)))  # says now if it is missing
+    keep = decoding.keep_truncated if keep_truncated is None else keep_truncated
+    with decoding.budget.video() as share:
+        take = partial(share.take, threads or decoding.budget.threads)
+        work = None
+        for by_decoding in (False, True):
+            timeline = scan(data, by_decoding, take, keep)
+            indices = _chosen(timeline, choose)
+            kept = _Kept(len(indices), transform)
+            work = _apart(data, timeline, indices, kept, share, threads, tuple(names))
+            work = work or _in_order(data, timeline, indices, kept, take)
+            if work is not None:
+                break
+        if work is None:
+            raise MediaError(f"the video decodes differently each time, as damaged ones do; {HELP}")
+        audio = None
+        if audio_rate is not None and timeline.has_audio:
+            with suppress(*(MediaError,) if timeline.cut_short else ()), open_media(data) as opened:
+                audio = on_timeline(read_runs(opened, timeline.clock()), audio_rate)
     times = tuple(timeline.times[i] for i in indices)
-    audio = None
-    if audio_rate is not None and timeline.has_audio:
-        with open_media(data) as container:
-            audio = on_timeline(read_runs(container, timeline.clock(), threads), audio_rate)
     return DecodedVideo(
-        frames=frames,
+        frames=kept.all(),
         times=times,
         indices=tuple(indices),
         total_frames=len(timeline.times),
@@ -87,69 +141,94 @@ def decode_video(
         duration=timeline.duration,
         end=end_of(times),
         audio=audio,
+        cut_short=timeline.cut_short,
+        work=work,
     )
 
 
-def _decode(
-    data: bytes, timeline: Timeline, choose: Choose, threads: int
-) -> tuple[np.ndarray, list[int]] | None:
-    """Chosen frames and their indices, or None if the frames are not those of the timeline."""
+@dataclass
+class _Kept:
+    """The result, which grows no further than its size."""
+
+    count: int
+    transform: Transform | None
+    frames: np.ndarray | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, place: int, picture: np.ndarray) -> None:
+        """Keep a picture, or what the transform makes of it."""
+        if self.transform is not None:
+            picture = self.transform(picture)
+        with self.lock:
+            if self.frames is None:
+                self.frames = np.empty((self.count, *picture.shape), picture.dtype)
+        self.frames[place] = picture
+
+    def all(self) -> np.ndarray:
+        assert self.frames is not None
+        return self.frames
+
+
+def _chosen(timeline: Timeline, choose: Choose) -> list[int]:
     total = len(timeline.times)
     indices = choose(total, timeline.average_fps)
     if not indices or indices != sorted(set(indices)) or not 0 <= indices[0] <= indices[-1] < total:
         raise ValueError(f"choose() must give ascending indices below {total}, not {indices}")
-    places = {index: place for place, index in enumerate(indices)}
-    frames = None
-    with open_media(data) as container:
-        stream = video_stream(container)
-        size, matrix = (0, 0), None
-        for index, shown in enumerate(shown_frames(container, stream, timeline.clock(), threads)):
-            if index >= total or float(shown.time) != timeline.times[index]:
-                return None
-            if index == 0:
-                size, matrix = (shown.frame.width, shown.frame.height), _matrix(shown.frame)
-                _check_size(*size)
-            if index not in places:
-                continue
-            picture = _turn(_rgb(shown.frame, *size), matrix)
-            if frames is None:
-                frames = np.empty((len(indices), *picture.shape), np.uint8)
-            frames[places[index]] = picture
-            if index == indices[-1]:
-                return frames, indices
-    return None
-
-
-def _check_size(width: int, height: int) -> None:
+    width, height = timeline.look.width, timeline.look.height
     if width * height > MAX_FRAME_PIXELS:
         raise MediaError(
             f"the video's frames of {width} x {height} pixels have more than {MAX_FRAME_PIXELS}; "
             "scale it down"
         )
+    return indices
 
 
-def _rgb(frame: av.VideoFrame, width: int, height: int) -> np.ndarray:
-    """uint8 (height, width, 3), by FFmpeg's swscale."""
-    if (frame.width, frame.height) != (width, height):
-        frame = frame.reformat(width=width, height=height, format="rgb24")
-    return frame.to_ndarray(format="rgb24")
-
-
-def _matrix(frame: av.VideoFrame) -> np.ndarray | None:
-    """FFmpeg's display matrix: columns 0 and 1 take (x, y) of a stored pixel to the shown one's."""
-    for side_data in cast(Iterable[SideData], frame.side_data):
-        if side_data.type is Type.DISPLAYMATRIX:
-            return np.frombuffer(bytes(side_data), np.int32).reshape(3, 3).astype(np.int64)
+def _apart(
+    data: bytes,
+    timeline: Timeline,
+    indices: list[int],
+    kept: _Kept,
+    share: Share,
+    threads: int,
+    backends: tuple[str, ...],
+) -> Work | None:
+    """Decode by parts, with the first backend that does not doubt; None if all do."""
+    packets = timeline.packets
+    if packets is None:
+        return None
+    wanted = locate(packets, indices, [timeline.stamps[i] for i in indices])
+    parts = split(wanted, threads or share.threads())
+    planned = sum(part.cost for part in parts)
+    for name in backends:
+        stop = threading.Event()
+        jobs = [
+            Job(data, packets, part, len(timeline.times), timeline.look, kept.put, stop)
+            for part in parts
+        ]
+        try:
+            return Work(name, len(parts), planned, run(decoder(name), jobs, share))
+        except Doubt as doubt:
+            logger.debug("video decoder %s: %s; decoding by a surer way", name, doubt)
     return None
 
 
-def _turn(picture: np.ndarray, matrix: np.ndarray | None) -> np.ndarray:
-    """Turn by quarters and mirror, as the matrix says (to the nearest quarter)."""
-    if matrix is None:
-        return picture
-    (a, b), (c, d) = matrix[0, :2], matrix[1, :2]
-    if abs(b) > abs(a):
-        picture, across, down = picture.transpose(1, 0, 2), c, b
-    else:
-        across, down = a, d
-    return picture[:: -1 if down < 0 else 1, :: -1 if across < 0 else 1]
+def _in_order(
+    data: bytes,
+    timeline: Timeline,
+    indices: list[int],
+    kept: _Kept,
+    take: Callable[[], AbstractContextManager[int]],
+) -> Work | None:
+    """Decode up to the last frame; None if the frames are not those of the timeline."""
+    total = len(timeline.times)
+    places = {index: place for place, index in enumerate(indices)}
+    with take() as threads, open_media(data) as container:
+        frames = shown_frames(container, video_stream(container), timeline.clock(), threads)
+        for index, shown in enumerate(frames):
+            if index >= total or float(shown.time) != timeline.times[index]:
+                return None
+            if index in places:
+                kept.put(places[index], timeline.look.picture(shown.frame))
+            if index == indices[-1]:
+                return Work("in order", 1, 0, index + 1)
+    return None

@@ -6,6 +6,7 @@ Registered with vLLM as the video backend `mimo` and chosen for MiMo checkpoints
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from vllm.multimodal.video import VIDEO_LOADER_REGISTRY, VideoLoader
 from vllm_mimo.media.sampling import frame_indices
 from vllm_mimo.media.settings import VisionSettings
 from vllm_mimo.media.video import decode_video
+
+logger = logging.getLogger("vllm.vllm_mimo")
 
 BACKEND = "mimo"
 """Name of the loader, for `--media-io-kwargs '{"video": {"video_backend": "mimo"}}'`."""
@@ -45,7 +48,8 @@ class MimoVideoLoader(VideoLoader):
 
         Returns:
             Frames (N, H, W, 3) uint8 RGB, and metadata: `timestamps` in seconds, `audio` (mono
-            float32 samples at `audio_rate`) where there is a track, and vLLM's usual fields.
+            float32 samples at `audio_rate`) where there is a track, `cut_short` (what is missing)
+            where the process keeps such files, and vLLM's usual fields.
 
         Raises MediaError for a file that cannot be decoded and options that make no sense.
         """
@@ -71,6 +75,13 @@ class MimoVideoLoader(VideoLoader):
         }
         if video.audio is not None:
             metadata["audio"] = video.audio
+        if video.cut_short is not None:
+            logger.warning(
+                "a video is cut short: %s; the %d frames before are used",
+                video.cut_short,
+                video.total_frames,
+            )
+            metadata["cut_short"] = video.cut_short
         return video.frames, metadata
 
 

@@ -1,0 +1,1 @@
+"""Decoding one video with several decoders at once, by one of several libraries."""
