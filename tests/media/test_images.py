@@ -11,6 +11,7 @@ import torch
 from tests.media.files import settings
 from vllm_mimo.media import images
 from vllm_mimo.media.settings import MediaError
+from vllm_mimo.reference import pictures as reference
 
 VISION = settings().vision
 SMALL = replace(VISION, patch_size=2, merge_size=2, image_min_pixels=16, image_max_pixels=400)
@@ -116,9 +117,9 @@ def test_slices_do_not_change_a_bit(step: int, monkeypatch: pytest.MonkeyPatch) 
     frames = torch.randint(0, 256, (9, 97, 131, 3), generator=generator, dtype=torch.uint8)
     whole, grid = images.video_patches(frames, VISION)
     assert grid[0] == 5
-    monkeypatch.setattr(images, "SLICE_BYTES", step * 4 * 3 * 2 * 97 * 131)
+    monkeypatch.setattr(images, "CPU_BYTES", step * 4 * 97 * 131)
     assert torch.equal(images.video_patches(frames, VISION)[0], whole)
-    monkeypatch.setattr(images, "SLICE_BYTES", 0)
+    monkeypatch.setattr(images, "CPU_BYTES", 0)
     assert torch.equal(images.video_patches(frames, VISION)[0], whole)
 
 
@@ -135,7 +136,9 @@ def test_limits_can_be_overridden() -> None:
 def test_float64_and_half_pictures_become_float32() -> None:
     picture = random_picture(5, 6)[None]
     for dtype in (torch.float64, torch.float16, torch.int32):
-        assert torch.equal(images.resize(picture.to(dtype), (8, 4)), images.resize(picture, (8, 4)))
+        assert torch.equal(
+            reference.resize(picture.to(dtype), (8, 4)), reference.resize(picture, (8, 4))
+        )
 
 
 @pytest.mark.parametrize(
@@ -154,8 +157,8 @@ def test_frames_of_another_form_are_refused(frames: torch.Tensor) -> None:
 
 def test_pictures_that_do_not_divide_are_refused() -> None:
     with pytest.raises(MediaError, match="resize them to multiples of 32"):
-        images.patchify(torch.zeros(2, 3, 32, 48), 16, 2, 2)
+        reference.patchify(torch.zeros(2, 3, 32, 48), 16, 2, 2)
     with pytest.raises(MediaError, match="multiple of 2"):
-        images.patchify(torch.zeros(1, 3, 32, 32), 16, 2, 2)
+        reference.patchify(torch.zeros(1, 3, 32, 32), 16, 2, 2)
     with pytest.raises(MediaError, match="a picture must be uint8"):
         images.picture_patches(torch.zeros(3, 8, 8), VISION)

@@ -49,11 +49,12 @@ def vision_config(config: dict[str, Any]) -> Any:
 
 
 @pytest.fixture
-def tower(vision_config: Any, weights: TowerState) -> torch.nn.Module:
+def tower(vision_config: Any, config: dict[str, Any], weights: TowerState) -> torch.nn.Module:
     """Our vision tower, loaded."""
+    from vllm_mimo.media.settings import MediaSettings
     from vllm_mimo.models.vision import MimoVisionTower
 
-    made = MimoVisionTower(vision_config)
+    made = MimoVisionTower(vision_config, settings=MediaSettings.from_config(config).vision)
     loaded = made.load_weights(weights.vision.items())
     assert loaded == set(dict(made.named_parameters()))
     return finish(made)

@@ -46,7 +46,8 @@ def parse_video(video: Any) -> tuple[Any, dict[str, Any]]:
 )
 def test_times_of_frames(metadata: dict[str, Any] | None, times: list[float]) -> None:
     frames, found = parse_video([(FRAMES, metadata)])
-    assert frames is FRAMES
+    assert np.array_equal(frames, FRAMES)
+    assert not np.shares_memory(frames, FRAMES), "the user may write to them later"
     assert found["timestamps"] == times
 
 

@@ -1,15 +1,20 @@
 """From pictures to the vision tower's patches: resizing, normalising, cutting up.
 
 Source: `smart_resize`, `get_visual_transform` and `_flatten_visual_inputs` of SGLang's MiMo-V2
-processor. Everything runs on the device of its input.
+processor; `reference/pictures.py` has them in plain torch, and what is made here equals that bit by
+bit. A few planes pass through all steps at a time, in buffers that are used again, so that memory
+beside the result does not grow with the video. Everything runs on the device that is asked for, in
+float32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
-import torch.nn.functional as F
 
+from vllm_mimo.media.pages import empty
 from vllm_mimo.media.picture_size import (
     grid_tokens,
     image_tokens,
@@ -19,83 +24,128 @@ from vllm_mimo.media.picture_size import (
     video_size,
 )
 from vllm_mimo.media.pictures import picture_tensor
-from vllm_mimo.media.settings import CLIP_MEAN, CLIP_STD, MediaError, VisionSettings
+from vllm_mimo.media.settings import MediaError, VisionSettings
 
 __all__ = [
+    "check_frames",
+    "frames_of",
     "grid_tokens",
     "image_tokens",
-    "normalize",
     "patch_counts",
-    "patchify",
+    "patches",
     "picture_patches",
     "picture_tensor",
-    "resize",
+    "resized",
     "target_size",
     "video_grid",
     "video_patches",
     "video_size",
 ]
 
-SLICE_BYTES = 64 << 20
-"""Of float32 input that `video_patches` works on at once (but at least one temporal patch)."""
+CPU_BYTES = 8 << 20
+"""Of float32 that pass through the steps at once on a CPU, in whole planes of one colour."""
+DEVICE_BYTES = 64 << 20
+"""The same on other devices, in whole pictures (planes where a picture is larger)."""
+COLOURS = 3
 
 Grid = tuple[int, int, int]
 """Patches in time, height and width."""
 
 
-def resize(pictures: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Pictures (N, C, H, W) of any dtype to float32 (N, C, *size): bilinear, no antialiasing."""
-    return F.interpolate(
-        pictures.float(), size, mode="bilinear", align_corners=False, antialias=False
-    )
-
-
-def normalize(
-    pictures: torch.Tensor,
-    mean: tuple[float, float, float] = CLIP_MEAN,
-    std: tuple[float, float, float] = CLIP_STD,
+def patches(
+    frames: torch.Tensor,
+    grid: Grid,
+    settings: VisionSettings,
+    first: int = 0,
+    last: int | None = None,
+    device: torch.device | str | None = None,
 ) -> torch.Tensor:
-    """Pictures (..., 3, H, W), float with white at 255: less the mean, over the deviation.
-
-    `mean` and `std` are for white at 1.
-    """
-    shift, scale = (
-        (torch.tensor(values, dtype=torch.float32) * 255.0).to(pictures.device).view(-1, 1, 1)
-        for values in (mean, std)
-    )
-    return (pictures - shift) / scale
-
-
-def patchify(
-    pictures: torch.Tensor, patch: int, merge: int, temporal: int
-) -> tuple[torch.Tensor, Grid]:
-    """Cut pictures (N, C, H, W) into rows, one for each patch.
-
-    Patches of one token stand together: rows go by time, row and column of tokens, then row and
-    column in the token; a row by channel, time, height, width.
+    """The patches of some temporal patches of a picture or video.
 
     Args:
-        pictures: N a multiple of `temporal`; H and W of `patch * merge`.
-        patch: pixels a side.
-        merge: patches a side of a token.
-        temporal: pictures in one patch.
+        frames: uint8 (N, H, W, 3), of any size; or what `resized` made of them.
+        grid: of the whole item; frames are resized to its size, and the last one is repeated to
+            fill its last temporal patch.
+        settings: the checkpoint's.
+        first, last: temporal patches, `last` not among them; all by default.
+        device: where to work; by default where the frames are.
 
-    Returns the patches (T * gh * gw, C * temporal * patch * patch) and (T, gh, gw). Raises
-    MediaError for pictures that cannot be cut so.
+    Returns float32 (temporal patches * rows * columns, 3 * temporal * patch * patch). A row goes by
+    channel, time, height, width; patches of one token stand together.
     """
-    count, channels, height, width = pictures.shape
-    unit = patch * merge
-    if not count or count % temporal or not height or height % unit or not width or width % unit:
-        raise MediaError(
-            f"{count} pictures of {height}x{width} pixels cannot be cut into patches; repeat the "
-            f"last one to a multiple of {temporal} and resize them to multiples of {unit}"
-        )
-    grid = (count // temporal, height // patch, width // patch)
-    cut = pictures.reshape(
-        grid[0], temporal, channels, grid[1] // merge, merge, patch, grid[2] // merge, merge, patch
+    last = grid[0] if last is None else last
+    where = torch.device(device) if device is not None else frames.device
+    patch, merge, temporal = settings.patch_size, settings.merge_size, settings.temporal_patch_size
+    rows, columns = grid[1] // merge, grid[2] // merge
+    shape = (last - first, rows, columns, merge, merge, COLOURS, temporal, patch, patch)
+    made = empty(shape, torch.float32, where)
+    shift, scale = (
+        (torch.tensor(values, dtype=torch.float32) * 255.0).to(where).view(-1, 1, 1)
+        for values in (settings.mean, settings.std)
     )
-    rows = cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
-    return rows.reshape(grid[0] * grid[1] * grid[2], channels * temporal * patch * patch), grid
+    size = (grid[1] * patch, grid[2] * patch)
+    begin, end = first * temporal, min(last * temporal, len(frames))
+    planes = _Planes(frames, size, where)
+    for at, colours, ready in planes.walk(begin, end):
+        ready.sub_(shift[colours]).div_(scale[colours])
+        for frame, picture in enumerate(ready, at - begin):
+            cut = picture.view(-1, rows, merge, patch, columns, merge, patch)
+            time, slot = divmod(frame, temporal)
+            target = made[time, :, :, :, :, colours, slot]
+            target.copy_(cut.permute(1, 4, 2, 5, 0, 3, 6))
+    for missing in range(end - begin, (last - first) * temporal):
+        slot = missing % temporal
+        made[-1, :, :, :, :, :, slot] = made[-1, :, :, :, :, :, slot - 1]
+    return made.view((last - first) * grid[1] * grid[2], -1)
+
+
+def resized(frames: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Frames, uint8 (N, H, W, 3), in float32 (N, 3, *size), still with white at 255."""
+    made = empty((len(frames), COLOURS, *size), torch.float32, frames.device)
+    for at, colours, ready in _Planes(frames, size, frames.device).walk(0, len(frames)):
+        made[at : at + len(ready), colours] = ready
+    return made
+
+
+class _Planes:
+    """Resizes frames a few planes at a time: float32 bilinear, no antialiasing.
+
+    The result is the reference's whatever is worked on together: each value of a resized picture
+    comes from four of its own plane.
+    """
+
+    def __init__(self, frames: torch.Tensor, size: tuple[int, int], device: torch.device) -> None:
+        self.frames, self.size, self.device = frames, size, device
+        self.done = frames.dtype == torch.float32
+        height, width = frames.shape[2:] if self.done else frames.shape[1:3]
+        self.same = (height, width) == size
+        plane = 4 * max(height * width, size[0] * size[1])
+        most = CPU_BYTES if device.type == "cpu" else DEVICE_BYTES
+        whole = device.type != "cpu" and COLOURS * plane <= most
+        self.colours = COLOURS if whole else 1
+        self.count = max(1, min(len(frames), most // (plane * self.colours)))
+        shape = (self.count, self.colours)
+        self.target = empty((*shape, *size), torch.float32, device)
+        self.source = (
+            self.target if self.same else empty((*shape, height, width), torch.float32, device)
+        )
+
+    def walk(self, begin: int, end: int) -> Iterator[tuple[int, slice, torch.Tensor]]:
+        """Yields the first frame, a slice of colours, and these resized: (frames, colours, h, w),
+        in memory that the next step writes again.
+        """
+        for at in range(begin, end, self.count):
+            some = self.frames[at : min(at + self.count, end)].to(self.device)
+            stood = some if self.done else some.permute(0, 3, 1, 2)
+            for colour in range(0, COLOURS, self.colours):
+                colours = slice(colour, colour + self.colours)
+                source, target = self.source[: len(some)], self.target[: len(some)]
+                source.copy_(stood[:, colours])
+                if not self.same:
+                    torch.ops.aten.upsample_bilinear2d.out(
+                        source, list(self.size), False, None, None, out=target
+                    )
+                yield at, colours, target
 
 
 def picture_patches(
@@ -109,15 +159,10 @@ def picture_patches(
     It is repeated to fill a temporal patch. The limits are on the pixels after resizing, in place
     of the checkpoint's. Raises MediaError as `picture_size.target_size` does.
     """
-    _check(picture, (3, None, None), "a picture", "(3, height, width)")
-    height, width = picture.shape[1:]
-    _, rows, columns = patch_counts(height, width, settings, min_pixels, max_pixels)
-    size = rows * settings.patch_size, columns * settings.patch_size
-    ready = normalize(resize(picture[None], size), settings.mean, settings.std)
-    repeated = ready.expand(settings.temporal_patch_size, -1, -1, -1)
-    return patchify(
-        repeated, settings.patch_size, settings.merge_size, settings.temporal_patch_size
-    )
+    frames = frames_of(picture)
+    _, height, width, _ = frames.shape
+    grid = patch_counts(height, width, settings, min_pixels, max_pixels)
+    return patches(frames, grid, settings), grid
 
 
 def video_patches(
@@ -129,35 +174,29 @@ def video_patches(
 ) -> tuple[torch.Tensor, Grid]:
     """A video's frames, uint8 (N, H, W, 3), as patches in float32 and their grid.
 
-    The last frame is repeated to fill a temporal patch. Works on a few temporal patches at a time,
-    so that the memory it takes beside the result does not grow with the video; the result is that
-    of all at once, bit by bit. Limits as in `sampling.frame_pixel_limits`.
-
+    The last frame is repeated to fill a temporal patch. Limits as in `sampling.frame_pixel_limits`.
     Raises MediaError as `picture_size.target_size` does.
+    """
+    pixels = check_frames(frames)
+    count, height, width, _ = pixels.shape
+    limits = (min_pixels, max_pixels, total_max_pixels)
+    grid = video_grid(count, height, width, settings, *limits)
+    return patches(pixels, grid, settings), grid
+
+
+def frames_of(picture: torch.Tensor) -> torch.Tensor:
+    """A picture, uint8 (3, H, W), as frames (1, H, W, 3). Raises MediaError for another form."""
+    _check(picture, (3, None, None), "a picture", "(3, height, width)")
+    return picture.permute(1, 2, 0)[None]
+
+
+def check_frames(frames: torch.Tensor | np.ndarray) -> torch.Tensor:
+    """Frames as a tensor, which shares an array's memory. Raises MediaError unless they are uint8
+    (N, H, W, 3).
     """
     pixels = torch.from_numpy(frames) if isinstance(frames, np.ndarray) else frames
     _check(pixels, (None, None, None, 3), "the frames", "(frames, height, width, 3)")
-    count, height, width, channels = pixels.shape
-    limits = (min_pixels, max_pixels, total_max_pixels)
-    grid = video_grid(count, height, width, settings, *limits)
-    size = video_size(count, height, width, settings, *limits)
-    patch, merge, temporal = settings.patch_size, settings.merge_size, settings.temporal_patch_size
-    of_one = grid[1] * grid[2]
-    patches = torch.empty(
-        (grid[0] * of_one, channels * temporal * patch * patch),
-        dtype=torch.float32,
-        device=pixels.device,
-    )
-    step = max(1, SLICE_BYTES // (4 * channels * temporal * height * width))
-    for first in range(0, grid[0], step):
-        last = min(first + step, grid[0])
-        some = pixels[first * temporal : last * temporal]
-        missing = (last - first) * temporal - len(some)
-        if missing:
-            some = torch.cat([some, some[-1:].expand(missing, -1, -1, -1)])
-        ready = normalize(resize(some.permute(0, 3, 1, 2), size), settings.mean, settings.std)
-        patches[first * of_one : last * of_one] = patchify(ready, patch, merge, temporal)[0]
-    return patches, grid
+    return pixels
 
 
 def _check(pixels: torch.Tensor, shape: tuple[int | None, ...], what: str, form: str) -> None:

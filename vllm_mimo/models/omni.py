@@ -25,6 +25,7 @@ from vllm.transformers_utils.configs.mimo_v2_omni import Mimo_VLVisionConfig
 
 from vllm_mimo.checkpoints.audio_tokenizer import audio_tokenizer_folder
 from vllm_mimo.config import from_vllm_config
+from vllm_mimo.media.settings import MediaSettings
 from vllm_mimo.models.audio import MimoAudioTower
 from vllm_mimo.models.loading import CheckedLoading
 from vllm_mimo.models.text import MimoV2ForCausalLM
@@ -74,7 +75,11 @@ class MimoV2OmniForCausalLM(CheckedLoading, MiMoV2OmniForCausalLM):
             vision = Mimo_VLVisionConfig.from_dict(vision)
         self.prepare_checks(vllm_config)
         with self._mark_tower_model(vllm_config, {"image", "video"}):
-            self.visual = MimoVisionTower(vision, prefix=maybe_prefix(prefix, "visual"))
+            self.visual = MimoVisionTower(
+                vision,
+                settings=MediaSettings.from_config(config).vision,
+                prefix=maybe_prefix(prefix, "visual"),
+            )
         self.audio_encoder = None
         if getattr(config, "audio_config", None):
             folder = audio_tokenizer_folder(
@@ -105,7 +110,9 @@ class MimoV2OmniForCausalLM(CheckedLoading, MiMoV2OmniForCausalLM):
         Args:
             kwargs: the processor's fields of items of one modality (`multimodal/processor.py`).
         """
-        if "pixel_values" in kwargs or "image_embeds" in kwargs:
+        if "pixel_values" in kwargs:
+            return self._embed_images(**kwargs)
+        if "image_embeds" in kwargs:
             return list(self._process_image_input(self._parse_and_validate_image_input(**kwargs)))
         if "pixel_values_videos" in kwargs:
             return self._embed_videos(**kwargs)
@@ -113,17 +120,17 @@ class MimoV2OmniForCausalLM(CheckedLoading, MiMoV2OmniForCausalLM):
             return self._embed_sounds(list(kwargs["audio_features"]))
         return []
 
-    def _process_image_input(self, image_input: dict) -> tuple[torch.Tensor, ...]:
-        if image_input["type"] == "image_embeds":
-            return super()._process_image_input(image_input)
-        grids = image_input["image_grid_thw"].tolist()
-        embedded = self.visual.embed(image_input["pixel_values"], grids)
-        return embedded.split([self._tokens(grid) for grid in grids])
+    def _embed_images(
+        self, *, pixel_values: Tensors, image_grid_thw: torch.Tensor, **unused: object
+    ) -> list[torch.Tensor]:
+        grids = image_grid_thw.tolist()
+        embedded = self.visual.embed(pixel_values, grids)
+        return list(embedded.split([self._tokens(grid) for grid in grids]))
 
     def _embed_videos(
         self,
         *,
-        pixel_values_videos: torch.Tensor,
+        pixel_values_videos: Tensors,
         video_grid_thw: torch.Tensor,
         video_mel: Tensors,
         video_groups: Tensors,

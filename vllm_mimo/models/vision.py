@@ -7,7 +7,7 @@ comparison in full.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -20,6 +20,8 @@ from vllm.model_executor.models.mimo_v2_omni import (
 from vllm.platforms import current_platform
 
 from vllm_mimo.attention.window import window_attention
+from vllm_mimo.media.images import patches
+from vllm_mimo.media.settings import VisionSettings
 from vllm_mimo.models.limits import PATCHES_AT_ONCE
 
 ROTARY_THETA = 10_000.0
@@ -59,8 +61,11 @@ class MimoVisionAttention(MiMoVisionAttention):
 class MimoVisionTower(MiMoVisionTransformer):
     """Pictures, as flattened patches, to embeddings of the language model's width."""
 
-    def __init__(self, vision_config: PreTrainedConfig, *, prefix: str = "") -> None:
+    def __init__(
+        self, vision_config: PreTrainedConfig, *, settings: VisionSettings, prefix: str = ""
+    ) -> None:
         super().__init__(vision_config, norm_eps=1e-6, quant_config=None, prefix=prefix)
+        self.settings = settings
         self.merger.ln_q = ScaleOnlyLayerNorm(vision_config.hidden_size)
         self.head_dim = vision_config.qk_channels
         for block in self.blocks:
@@ -96,24 +101,32 @@ class MimoVisionTower(MiMoVisionTransformer):
         angles = (positions[:, :, None].float() * frequencies).flatten(1)
         return angles.repeat(times, 1)
 
-    def embed(self, pixels: torch.Tensor, grids: list[list[int]]) -> torch.Tensor:
-        """Embed pictures and videos in slices of bounded size.
+    def embed(
+        self, pixels: torch.Tensor | Sequence[torch.Tensor], grids: list[list[int]]
+    ) -> torch.Tensor:
+        """Embed pictures and videos in slices of bounded size, made of their pixels on the tower's
+        device.
 
         Each temporal patch attends to itself alone, so slices between them change nothing.
 
         Args:
-            pixels: (patches, channels * temporal * patch * patch), on any device.
+            pixels: the frames of each item (`media.handover`), on any device.
             grids: [temporal patches, rows, columns] of each item.
 
         Returns:
             (tokens, out_hidden_size)
         """
-        return torch.cat(
-            [
-                self(pixels[start:end], grid_thw=part)
-                for start, end, part in slices(grids, PATCHES_AT_ONCE)
-            ]
-        )
+        embedded, item, done = [], 0, 0
+        for _, _, part in slices(grids, PATCHES_AT_ONCE):
+            made = []
+            for times, rows, columns in part:
+                grid = (grids[item][0], rows, columns)
+                some = (done, done + times)
+                made.append(patches(pixels[item], grid, self.settings, *some, device=self.device))
+                item, done = (item, done + times) if done + times < grid[0] else (item + 1, 0)
+            together = made[0] if len(made) == 1 else torch.cat(made)
+            embedded.append(self(together, grid_thw=part))
+        return torch.cat(embedded)
 
 
 def slices(grids: list[list[int]], limit: int) -> Iterator[tuple[int, int, list[list[int]]]]:

@@ -32,9 +32,15 @@ class MimoDataParser(MiMoV2OmniMultiModalDataParser):
         self.settings, self.max_image_pixels = settings, max_image_pixels
 
     def _get_video_with_metadata(self, video: Any) -> tuple[Any, dict[str, Any]]:
-        frames, metadata = super()._get_video_with_metadata(video)
         if isinstance(video, MediaWithBytes):
-            return frames, metadata  # which came back here for the media inside
+            frames, metadata = self._checked(video.media)
+            return MediaWithBytes(frames, video.original_bytes), metadata
+        frames, metadata = self._checked(video)
+        return own(frames), metadata
+
+    def _checked(self, video: Any) -> tuple[Any, dict[str, Any]]:
+        """Frames and complete metadata of a video that is no file."""
+        frames, metadata = super()._get_video_with_metadata(video)
         metadata = dict(metadata or {})
         if "timestamps" not in metadata:
             metadata["timestamps"] = self._times(len(frames), metadata)
@@ -63,12 +69,23 @@ class MimoDataParser(MiMoV2OmniMultiModalDataParser):
                 if items.get(index) is not None:
                     width, height = items.get_image_size(index)
                     check_pixels(width, height, self.max_image_pixels)
+            items.data = [own(item) for item in items.data]
         return items
 
     def _get_audio_with_sr(self, audio: Any) -> tuple[Any, float | None]:
         samples, rate = super()._get_audio_with_sr(audio)
         check_samples(samples)  # before vLLM resamples them, which fails where there are none
         return samples, rate
+
+
+def own(pixels: Any) -> Any:
+    """A copy of a user's array or tensor; anything else as it is.
+
+    Pixels are cached and sent as they are: what the user writes to them later must not show there.
+    """
+    if isinstance(pixels, np.ndarray):
+        return pixels.copy()
+    return pixels.clone() if isinstance(pixels, torch.Tensor) else pixels
 
 
 def check_pixels(width: int, height: int, limit: int) -> None:

@@ -18,6 +18,7 @@ from vllm.multimodal.processing import (
 )
 
 from vllm_mimo.media import audio, images, pictures
+from vllm_mimo.media.handover import handed_over
 from vllm_mimo.media.layout import Group, end_of, group_video, video_tokens
 from vllm_mimo.multimodal.info import MimoProcessingInfo
 from vllm_mimo.multimodal.options import MediaOptions
@@ -45,19 +46,25 @@ class MimoProcessor(BaseMultiModalProcessor[MimoProcessingInfo]):
         return BatchFeature(data)
 
     def _images(self, given: Sequence[Any], options: MediaOptions) -> dict[str, Any]:
-        made = [
-            images.picture_patches(
-                pictures.picture_tensor(picture),
+        pixels, grids = [], []
+        for picture in given:
+            frames = images.frames_of(pictures.picture_tensor(picture))
+            _, height, width, _ = frames.shape
+            grid = images.patch_counts(
+                height,
+                width,
                 self.info.settings.vision,
                 min_pixels=options.min_pixels,
                 max_pixels=options.max_pixels,
             )
-            for picture in given
-        ]
-        return {
-            "pixel_values": torch.cat([pixels for pixels, _ in made]),
-            "image_grid_thw": torch.tensor([grid for _, grid in made]),
-        }
+            pixels.append(self._handed_over(frames, grid))
+            grids.append(grid)
+        return {"pixel_values": pixels, "image_grid_thw": torch.tensor(grids)}
+
+    def _handed_over(self, frames: torch.Tensor, grid: images.Grid) -> torch.Tensor:
+        patch = self.info.settings.vision.patch_size
+        size = (grid[1] * patch, grid[2] * patch)
+        return handed_over(frames, size, self.info.config.image_arithmetic)
 
     def _videos(
         self, videos: Sequence[tuple[Any, dict[str, Any]]], options: MediaOptions
@@ -67,8 +74,12 @@ class MimoProcessor(BaseMultiModalProcessor[MimoProcessingInfo]):
         pixels, grids = [], []
         fields: dict[str, list[torch.Tensor]] = {name: [] for name in VIDEO_FIELDS}
         for frames, metadata in videos:
-            patches, grid = images.video_patches(
-                frames,
+            taken = images.check_frames(frames)
+            count, height, width, _ = taken.shape
+            grid = images.video_grid(
+                count,
+                height,
+                width,
                 settings.vision,
                 min_pixels=options.min_pixels,
                 max_pixels=options.max_pixels,
@@ -83,7 +94,7 @@ class MimoProcessor(BaseMultiModalProcessor[MimoProcessingInfo]):
             groups = group_video(
                 times[::step], end_of(times), sound, rate, settings.interleave_seconds
             )
-            pixels.append(patches)
+            pixels.append(self._handed_over(taken, grid))
             grids.append(grid)
             fields["video_times"].append(torch.tensor(times[::step], dtype=torch.float64))
             fields["video_mel"].append(mel)
@@ -91,7 +102,7 @@ class MimoProcessor(BaseMultiModalProcessor[MimoProcessingInfo]):
                 torch.tensor([[g.first, g.pictures, g.sound_start, g.sound_end] for g in groups])
             )
         return {
-            "pixel_values_videos": torch.cat(pixels),
+            "pixel_values_videos": pixels,
             "video_grid_thw": torch.tensor(grids),
             **fields,
         }
@@ -122,11 +133,10 @@ class MimoProcessor(BaseMultiModalProcessor[MimoProcessingInfo]):
         fields = dict(
             _create_qwen2vl_field_factory(self.info.settings.vision.merge_size)(hf_inputs)
         )
-        grids = hf_inputs.get("video_grid_thw", torch.empty((0, 3)))
-        # An hour of video is gigabytes of pixels: the tower takes them to the device in slices.
-        fields["pixel_values_videos"] = MultiModalFieldConfig.flat_from_sizes(
-            "video", grids.prod(-1), keep_on_cpu=True
-        )
+        # Frames of an item (`media.handover`). An hour of video is gigabytes of pixels: the tower
+        # takes them to the device in slices.
+        fields["pixel_values"] = MultiModalFieldConfig.batched("image")
+        fields["pixel_values_videos"] = MultiModalFieldConfig.batched("video", keep_on_cpu=True)
         for name in VIDEO_FIELDS:
             fields[name] = MultiModalFieldConfig.batched("video", keep_on_cpu=name != "video_mel")
         fields["audio_features"] = MultiModalFieldConfig.batched("audio")

@@ -7,6 +7,7 @@ from vllm_mimo.contract.entry import Entry
 _MEDIA = ("vllm.multimodal.media",)
 _CONNECTOR = ("vllm.multimodal.media.connector",)
 _AUDIO = ("vllm.multimodal.media.audio",)
+_IMAGE = ("vllm.multimodal.media.image",)
 _OURS = "vllm_mimo.multimodal.connector"
 
 CONNECTOR_ENTRIES = (
@@ -16,6 +17,46 @@ CONNECTOR_ENTRIES = (
         used_by=_OURS,
         why="our connector is found by its name",
         parameters=("name",),
+    ),
+    *(
+        Entry(
+            _CONNECTOR,
+            f"MediaConnector.{name}",
+            used_by=_OURS,
+            why="JPEG files go through our decoder",
+            parameters=("image_url", "image_mode"),
+            overrides=True,
+        )
+        for name in ("fetch_image", "fetch_image_async")
+    ),
+    Entry(
+        _IMAGE,
+        "ImageMediaIO.__init__",
+        used_by=_OURS,
+        why="pictures that are no JPEG in colour",
+        parameters=("image_mode",),
+    ),
+    Entry(
+        _IMAGE,
+        "ImageMediaIO",
+        used_by=_OURS,
+        why="whether pictures are wanted in RGB",
+        attributes=("image_mode",),
+    ),
+    Entry(
+        _IMAGE,
+        "ImageMediaIO.load_bytes",
+        used_by=_OURS,
+        why="a file's bytes to a picture",
+        parameters=("data",),
+        overrides=True,
+    ),
+    Entry(
+        _MEDIA,
+        "MediaWithBytes",
+        used_by=_OURS,
+        why="media and the bytes that they are known by, in this order (the parser, too)",
+        attributes=("media", "original_bytes"),
     ),
     Entry(
         _MEDIA,

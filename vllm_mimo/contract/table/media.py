@@ -209,7 +209,7 @@ _PARSER_ENTRIES = (
         "ImageProcessorItems",
         used_by=_PARSER,
         why="pictures to look at, in contrast to embeddings",
-        attributes=("get", "get_image_size"),
+        attributes=("data", "get", "get_image_size"),
     ),
     Entry(
         _PARSE,
@@ -230,13 +230,6 @@ _PARSER_ENTRIES = (
         used_by=_INFO,
         why="width and height of a picture",
         attributes=("width", "height"),
-    ),
-    Entry(
-        ("vllm.multimodal.media",),
-        "MediaWithBytes",
-        used_by=_PARSER,
-        why="media that vLLM loaded, with the bytes that they are known by",
-        attributes=("media",),
     ),
 )
 
