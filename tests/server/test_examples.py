@@ -35,6 +35,18 @@ def test_openai_client(server: ServerProcess) -> None:
     assert "after the tool: Oslo: " in out
 
 
+def test_tiers(tmp_path: Path) -> None:
+    plot = tmp_path / "tiers.png"
+    out = run("tiers.py", "--prompts", "2", "--length", "1001", "--plot", str(plot))
+    for name in ("device", "host memory", "disk, after a restart"):
+        found = re.search(rf"^{name} +(\d+\.\d)% +\d+\.\d$", out, re.M)
+        assert found is not None, out
+        assert float(found[1]) > 90, name
+    assert re.search(r"^nothing +0\.0%", out, re.M)
+    assert "ok: the same answers from every tier" in out
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
 def test_serve_demo() -> None:
     """`make demo`: its own checks are in its exit code; here what it shows."""
     out = run("serve_demo.py")
